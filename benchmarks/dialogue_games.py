@@ -109,7 +109,7 @@ def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, obj
 
 def speed(game: Game, at_once: int) -> dict[str, object]:
     """Episodes a CPU second of this process and the game's own, which has loaded the game before."""
-    players = [Model(Spec({"model_name": "scripted", "backend": "huggingface_local"})) for _ in game.seats]
+    players = [Model(Spec({"model_name": f"of {seat}", "backend": "huggingface_local"})) for seat in game.seats]
     for player, saying in zip(players, SAYINGS[game.spec.name], strict=True):
         vars(player)["generator"] = ScriptedGenerator((saying,))
     tasks = (tasks_of(game) * AT_ONCE[at_once])[: AT_ONCE[at_once]]

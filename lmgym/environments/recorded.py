@@ -204,11 +204,14 @@ def training_rows(games: Iterable[Row], chosen: Selection, refused: Counter[str]
         for agent, turns in game["agents"].items():
             total = game["returns"].get(agent)
             reason = (
-                "another agent" if chosen.agent not in ("", agent)
-                else "a failed reward" if total is None
-                else f"a return below {chosen.min_return:g}" if total < chosen.min_return
+                "another agent"
+                if chosen.agent not in ("", agent)
+                else "a failed reward"
+                if total is None
+                else f"a return below {chosen.min_return:g}"
+                if total < chosen.min_return
                 else ""
-            )  # fmt: skip
+            )
             if reason:
                 refused[reason] += len(turns)
                 continue

@@ -54,9 +54,15 @@ class Agent(ABC):
     """a space of Gymnasium, or anything with `contains`, outside which an action counts as none; None: not checked"""
 
     def __init__(
-        self, model: Any, tokenizer: Any, device: Any, generate_config_dict: Mapping[str, Any] | None = None,
-        ppo_config_dict: Mapping[str, Any] | None = None, on_invalid: OnInvalid | None = None, action_space: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        tokenizer: Any,
+        device: Any,
+        generate_config_dict: Mapping[str, Any] | None = None,
+        ppo_config_dict: Mapping[str, Any] | None = None,
+        on_invalid: OnInvalid | None = None,
+        action_space: Any = None,
+    ) -> None:
         self.model, self.tokenizer, self.device = model, tokenizer, device
         self.on_invalid = self.on_invalid if on_invalid is None else on_invalid
         self.action_space = self.action_space if action_space is None else action_space

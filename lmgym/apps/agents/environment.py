@@ -24,9 +24,12 @@ class AgentEnvironment:
     """
 
     def __init__(
-        self, agent_class: Callable[..., Agent], make_env: Callable[[], Any], max_turns: int = MOST_TURNS,
+        self,
+        agent_class: Callable[..., Agent],
+        make_env: Callable[[], Any],
+        max_turns: int = MOST_TURNS,
         has_system: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         TURNS.check("max_turns", max_turns)
         self.agent, self.env = agent_class(None, None, "cpu"), make_env()
         if type(self.agent).act is not Agent.act or type(self.agent).llm is not Agent.llm:

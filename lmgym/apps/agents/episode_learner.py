@@ -30,7 +30,7 @@ class EpisodeLearner:
     """Plays an agent's episodes, keeps those that are to be learned, and updates its model."""
 
     def __init__(self, model: Any, tokenizer: Any, device: Any, config: "PPOConfig") -> None:
-        from ppo.setup import connect
+        from ppo.setup import Updates, connect
         from ppo.state import LoopState
         from ppo.task_setups import TaskSetup
 
@@ -42,10 +42,8 @@ class EpisodeLearner:
         show_notes([actor.decoder.note] if actor.decoder.note else [])
         setup = TaskSetup([], [], _no_environment, None, "")
         line = StatusLine("PPO", 0, "updates", shown=False)
-        self.components = connect(
-            config, None, actor, reference, tokenizer, setup, torch.device(device),
-            lambda update: config.optimizer.learning_rate, _stop_non_finite, lambda update: None, line,
-        )  # fmt: skip
+        updates = Updates(lambda update: config.optimizer.learning_rate, _stop_non_finite, lambda update: None, line)
+        self.components = connect(config, None, actor, reference, tokenizer, setup, torch.device(device), updates)
         self.components.learner.split = _split
         self.state = LoopState.fresh(config)
         self.components.sampler.sync(self.components.engine.version)

@@ -24,9 +24,11 @@ EVALUATED = 64
 
 
 def agent_episodes(
-    agent_class: Callable[..., Agent], env: str | Callable[[], Any], env_settings: Mapping[str, Any] | None = None,
+    agent_class: Callable[..., Agent],
+    env: str | Callable[[], Any],
+    env_settings: Mapping[str, Any] | None = None,
     max_turns: int = MOST_TURNS,
-) -> "Prepare":  # fmt: skip
+) -> "Prepare":
     """The task setup of an agent's episodes: what an experiment passes to `ppo.train.train`.
 
     `env` is an id of Gymnasium, made with `env_settings`, or a function that makes an environment like Gymnasium's.
@@ -49,11 +51,19 @@ def agent_episodes(
 
 
 def train(
-    agent_class: Callable[..., Agent], env_id: str | Callable[[], Any], num_envs: int = 64, *, model: str | Path,
-    episodes: int = 6400, generate_config_dict: Mapping[str, Any] | None = None,
-    ppo_config_dict: Mapping[str, Any] | None = None, peft_config: Any = None,
-    env_settings: Mapping[str, Any] | None = None, max_turns: int = MOST_TURNS, output: str = "outputs/agents",
-) -> Path:  # fmt: skip
+    agent_class: Callable[..., Agent],
+    env_id: str | Callable[[], Any],
+    num_envs: int = 64,
+    *,
+    model: str | Path,
+    episodes: int = 6400,
+    generate_config_dict: Mapping[str, Any] | None = None,
+    ppo_config_dict: Mapping[str, Any] | None = None,
+    peft_config: Any = None,
+    env_settings: Mapping[str, Any] | None = None,
+    max_turns: int = MOST_TURNS,
+    output: str = "outputs/agents",
+) -> Path:
     """Train the agent as its own loop does, `num_envs` episodes at a time; the folder of the trained policy.
 
     The dicts are those of `Agent`; `ppo_config_dict` may also have flags of `lmgym train ppo`, as
@@ -69,9 +79,14 @@ def train(
         Range(1, MOST_STEPS).check("episodes", episodes)
         lora, notes = adapter_settings(peft_config, unfrozen=-1)
         settings = {
-            "model": str(model), "num_rollouts": num_envs, "generation_batch_size": num_envs, "eval_size": EVALUATED,
-            "output": output, "precision": "fp32", **lora,
-        }  # fmt: skip
+            "model": str(model),
+            "num_rollouts": num_envs,
+            "generation_batch_size": num_envs,
+            "eval_size": EVALUATED,
+            "output": output,
+            "precision": "fp32",
+            **lora,
+        }
         config, more = run_config("agents", generate_config_dict, ppo_config_dict, settings)
         updates = -(-episodes // num_envs) * config.updates_per_iteration
         if "max_updates" not in (ppo_config_dict or {}):

@@ -41,9 +41,14 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: Any, peft_config: Any = None, load_in_8bit: bool = False,
-        load_in_4bit: bool = False, trust_remote_code: bool = False, **others: Any,
-    ) -> "AutoModelForCausalLMWithValueHead":  # fmt: skip
+        cls,
+        pretrained_model_name_or_path: Any,
+        peft_config: Any = None,
+        load_in_8bit: bool = False,
+        load_in_4bit: bool = False,
+        trust_remote_code: bool = False,
+        **others: Any,
+    ) -> "AutoModelForCausalLMWithValueHead":
         """From a folder, a hub id or a causal model. `peft_config` is peft's LoraConfig, or its fields in a dict.
 
         `others` are reported as not used. Raises InputError for what does not load, and for 8 or 4 bits without LoRA,
@@ -92,9 +97,12 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
                 self.pretrained_model.float()
             fit_to_tokenizer(self.causal, tokenizer)
             if has_adapters(self.pretrained_model):
-                values = config.algorithm.has_critic
-                given = self.pretrained_model, None, 0, config.rollout.temperature, False, config.optimizer.seed, None
-                self.actor = ActorCritic(*given, values)
+                self.actor = ActorCritic(
+                    self.pretrained_model,
+                    temperature=config.rollout.temperature,
+                    seed=config.optimizer.seed,
+                    has_values=config.algorithm.has_critic,
+                )
                 if self.actor.value_head is not None and self._critic != "head":
                     load_value_head(self.actor.value_head, self._critic)
                 return self.actor, None

@@ -25,7 +25,7 @@ class Rules(Protocol):
 
     @property
     def about(self) -> str:
-        """What a player is told before the position."""
+        """The first line of a prompt, before the position."""
         ...
 
     def start(self) -> Hashable:

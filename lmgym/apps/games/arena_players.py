@@ -7,14 +7,13 @@ import numpy as np
 
 from lmgym.apps.games.text_arena import guesses, piles
 from lmgym.environments.protocol import Environment, Observation
-from lmgym.text import Conversation
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 
 
 def text_of(seen: Observation) -> str:
     """The text of an observation's last turn."""
-    return seen.prompt.turns[-1].text if isinstance(seen.prompt, Conversation) else seen.prompt
+    return seen.conversation.turns[-1].text
 
 
 def board(text: str) -> str:

@@ -22,10 +22,16 @@ class GymText:
     """
 
     def __init__(
-        self, env_id: str, show: Callable[[Any], str], read: Callable[[str], Any],
-        legal: Callable[[Any], Sequence[str]] = lambda observation: (), max_steps: int = 1000,
-        illegal_reward: float = -1.0, rules: str = "", settings: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        env_id: str,
+        show: Callable[[Any], str],
+        read: Callable[[str], Any],
+        legal: Callable[[Any], Sequence[str]] = lambda observation: (),
+        max_steps: int = 1000,
+        illegal_reward: float = -1.0,
+        rules: str = "",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         MAX_STEPS.check("max_steps", max_steps)
         self.env_id, self.show, self.read, self.legal, self.rules = env_id, show, read, legal, rules
         self.max_steps, self.illegal_reward = max_steps, illegal_reward

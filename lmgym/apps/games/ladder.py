@@ -1,7 +1,7 @@
 """The ladder of each game: the returns of scripted players, which a trained policy is compared with.
 
-The figures are recorded in MEASURED, and measured again by `lmgym games measure`. A player is a function of
-(environment, observation, random generator). "optimal" is the best that is known against the game's opponent.
+The figures are recorded in MEASURED, and measured again by `lmgym games measure`. "optimal" is the best player that is
+known against the game's opponent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,17 @@ from lmgym.apps.games import arena_players, toy_players, toy_text
 from lmgym.apps.games.replies import unknown_id
 from lmgym.apps.games.shop import Shop, guess_the_total, use_the_tools, without_prices
 from lmgym.apps.games.text_arena import TextArena, random_moves, removals, squares
+from lmgym.environments.engine import SEEDS, SeedOf, play
+from lmgym.environments.episodes import RunningEpisode
+from lmgym.environments.players import ActionScript, Player, ScriptPlayer, by_conversation
 from lmgym.environments.protocol import POLICY, Environment, Observation
-from lmgym.text import Conversation, Turn
+from lmgym.errors import InputError
+from lmgym.generation.protocol import ReplyScript
 
-Player = Callable[..., str]
-"""of (environment, observation, np.random.Generator)"""
-Script = Callable[[Conversation, np.random.Generator], str]
-"""a player that sees no more than its prompt: the script of a `ScriptedGenerator`"""
+TOGETHER = 256
+"""games that are played at a time"""
+WatchMove = Callable[[str, str, float], None]
+"""sees (agent, reply, reward) of each move"""
 
 
 @dataclass(frozen=True)
@@ -39,21 +43,21 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Game:
+class LadderGame:
     """A game with its scripted players, the first of which is random."""
 
     name: str
     about: str
     make: Callable[..., Environment]
-    players: Mapping[str, Player]
+    players: Mapping[str, ActionScript]
     agent: str = POLICY
-    """whom a player plays"""
-    opponents: Mapping[str, Script] = field(default_factory=dict)
+    """the agent that a script of `players` plays"""
+    opponents: Mapping[str, ReplyScript] = field(default_factory=dict)
     """scripts of the other agents"""
     extra: str = ""
-    """of pyproject.toml; empty: none is needed"""
+    """the extra of pyproject.toml that it needs; empty: none"""
     max_new_tokens: int = 8
-    """of a move"""
+    """most tokens of a move"""
     has_tools: bool = False
     """`make` takes the policy's tokenizer, whose template writes the tools"""
 
@@ -61,30 +65,23 @@ class Game:
         """A new episode's environment, for a policy of this tokenizer."""
         return self.make(tokenizer) if self.has_tools else self.make()
 
-    def play(self, player: Player, seed: int, watch: Callable[[str, str, float], None] | None = None) -> float:
-        """The return of a player in the game of a seed; `watch(agent, reply, reward)` sees the moves."""
-        game, total = self.environment(), 0.0
-        seen = game.reset({}, seed)
-        # [seed, 0] would be the stream of `seed` itself, by which many games draw
-        own, theirs = np.random.default_rng([1, seed]), np.random.default_rng([2, seed])
-        while seen:
-            actions = {
-                agent: self.opponents[agent](conversation(observation), theirs)
-                if agent in self.opponents
-                else player(game, observation, own)
-                for agent, observation in seen.items()
-            }
-            result = game.step(actions)
-            total += result.rewards.get(self.agent, 0.0)
-            if watch:
-                for agent, reply in actions.items():
-                    watch(agent, reply, result.rewards.get(agent, 0.0))
-            seen = {} if result.terminated or result.truncated else result.observations
-        return total
+    def play(self, script: ActionScript, seed: int, watch: WatchMove | None = None) -> float:
+        """The return of a script in the game of a seed."""
+        return self._returns(script, [seed], watch)[0]
 
-    def measure(self, player: Player, episodes: int, seed: int = 0) -> Measured:
+    def measure(self, script: ActionScript, episodes: int, seed: int = 0) -> Measured:
         """The mean return over the games of the seeds from `seed` on."""
-        return Measured.of([self.play(player, seed + i) for i in range(episodes)])
+        returns: list[float] = []
+        for first in range(seed, seed + episodes, TOGETHER):
+            returns += self._returns(script, range(first, min(first + TOGETHER, seed + episodes)))
+        return Measured.of(returns)
+
+    def _returns(self, script: ActionScript, seeds: Sequence[int], watch: WatchMove | None = None) -> list[float]:
+        # [seed, 0] would be the stream of `seed` itself, by which many games draw
+        players = {name: ScriptPlayer(by_conversation(one), lambda s: [2, s]) for name, one in self.opponents.items()}
+        players[self.agent] = ScriptPlayer(script, lambda seed: [1, seed])
+        returns = play_games([self.environment() for _ in seeds], seeds, players, watch=watch)
+        return [of_game[self.agent] for of_game in returns]
 
     @property
     def measured(self) -> dict[str, Measured]:
@@ -102,49 +99,72 @@ def random_move(game: Environment, seen: Observation, rng: np.random.Generator) 
     return seen.actions[int(rng.integers(len(seen.actions)))]
 
 
-def conversation(seen: Observation) -> Conversation:
-    """An observation's prompt; a text is one turn of the user."""
-    return Conversation((Turn("user", seen.prompt),)) if isinstance(seen.prompt, str) else seen.prompt
+def play_games(
+    environments: Sequence[Environment],
+    seeds: Sequence[int],
+    players: Mapping[str, Player],
+    seed_of: SeedOf = SEEDS,
+    watch: WatchMove | None = None,
+) -> list[dict[str, float]]:
+    """Play each environment to its end, all agents by their players: the return of each agent, by game.
+
+    Raises InputError if a game fails.
+    """
+    returns: list[dict[str, float]] = [dict.fromkeys(players, 0.0) for _ in environments]
+
+    def add(episode: RunningEpisode) -> None:
+        if episode.error:
+            raise InputError(f"{episode.error}; needed: a game that every player can finish")
+        rewards = episode.result.rewards
+        for agent, reward in rewards.items():
+            returns[episode.index][agent] = returns[episode.index].get(agent, 0.0) + reward
+        if watch and episode.said:
+            for agent, action in episode.said[-1].items():
+                watch(agent, action.text, rewards.get(agent, 0.0))
+
+    play(environments, [{}] * len(environments), seeds, players, seed_of=seed_of, watch=add)
+    return returns
 
 
-def find_game(name: str) -> Game:
+def find_game(name: str) -> LadderGame:
     """The game of a name. Raises InputError, with the nearest names, if there is none."""
     if name not in GAMES:
         raise unknown_id(name, GAMES, "lmgym games list")
     return GAMES[name]
 
 
-GAMES: dict[str, Game] = {
+GAMES: dict[str, LadderGame] = {
     game.name: game
     for game in (
-        Game("blackjack", "Gymnasium's Blackjack-v1, sab=False", toy_text.blackjack,
+        LadderGame("blackjack", "Gymnasium's Blackjack-v1, sab=False", toy_text.blackjack,
              {"random": random_move, "heuristic": toy_players.hit_below_17, "optimal": toy_players.basic_strategy},
              extra="gym"),
-        Game("frozen_lake", "FrozenLake-v1, 4x4, not slippery", toy_text.frozen_lake,
+        LadderGame("frozen_lake", "FrozenLake-v1, 4x4, not slippery", toy_text.frozen_lake,
              {"random": random_move, "heuristic": toy_players.along_the_shore, "optimal": toy_players.optimal},
              extra="gym"),
-        Game("frozen_lake_slippery", "FrozenLake-v1, 4x4, slippery", lambda: toy_text.frozen_lake(True),
+        LadderGame("frozen_lake_slippery", "FrozenLake-v1, 4x4, slippery", lambda: toy_text.frozen_lake(True),
              {"random": random_move, "heuristic": toy_players.along_the_shore, "optimal": toy_players.optimal},
              extra="gym"),
-        Game("frozen_lake_8x8", "FrozenLake-v1, 8x8, slippery", lambda: toy_text.frozen_lake(True, 8),
+        LadderGame("frozen_lake_8x8", "FrozenLake-v1, 8x8, slippery", lambda: toy_text.frozen_lake(True, 8),
              {"random": random_move, "heuristic": toy_players.along_the_shore, "optimal": toy_players.optimal},
              extra="gym"),
-        Game("cliff_walking", "CliffWalking-v1, 200 steps at most", toy_text.cliff_walking,
+        LadderGame("cliff_walking", "CliffWalking-v1, 200 steps at most", toy_text.cliff_walking,
              {"random": random_move, "heuristic": toy_players.along_the_top, "optimal": toy_players.optimal},
              extra="gym"),
-        Game("taxi", "Taxi-v4", toy_text.taxi,
+        LadderGame("taxi", "Taxi-v4", toy_text.taxi,
              {"random": random_move, "heuristic": toy_players.by_the_middle_row, "optimal": toy_players.optimal},
              extra="gym"),
-        Game("tic_tac_toe", "textarena's TicTacToe-v0, moving first against random", lambda: TextArena("TicTacToe-v0"),
+        LadderGame("tic_tac_toe", "textarena's TicTacToe-v0, moving first against random",
+             lambda: TextArena("TicTacToe-v0"),
              {"random": random_move, "heuristic": arena_players.center_first, "optimal": arena_players.minimax},
              agent="player_0", opponents={"player_1": random_moves(squares)}, extra="textarena"),
-        Game("nim", "textarena's Nim-v0 (3-4-5), moving first against random", lambda: TextArena("Nim-v0"),
+        LadderGame("nim", "textarena's Nim-v0 (3-4-5), moving first against random", lambda: TextArena("Nim-v0"),
              {"random": random_move, "heuristic": arena_players.largest_pile, "optimal": arena_players.nim_sum},
              agent="player_0", opponents={"player_1": random_moves(removals)}, extra="textarena"),
-        Game("mastermind", "textarena's Mastermind-v0", lambda: TextArena("Mastermind-v0"),
+        LadderGame("mastermind", "textarena's Mastermind-v0", lambda: TextArena("Mastermind-v0"),
              {"random": random_move, "heuristic": arena_players.consistent_guess,
               "optimal": arena_players.most_even_guess}, extra="textarena", max_new_tokens=16),
-        Game("shop", "a tool-use game: prices to look up and add, by tools", Shop,
+        LadderGame("shop", "a tool-use game: prices to look up and add, by tools", Shop,
              {"random": guess_the_total, "heuristic": without_prices, "optimal": use_the_tools}, max_new_tokens=64,
              has_tools=True),
     )

@@ -1,16 +1,15 @@
 """`lmgym games play`: games of a person, a script or a model, the first one shown move by move."""
 
 import os
-from collections.abc import Callable
 
 import numpy as np
 
-from lmgym.apps.games.ladder import Game, Measured, Player, conversation, find_game
+from lmgym.apps.games.ladder import LadderGame, Measured, WatchMove, find_game
 from lmgym.apps.games.tables import shown as figure
 from lmgym.config import SEED, Range
 from lmgym.console import CONSOLE, clean, say
+from lmgym.environments.players import ActionScript
 from lmgym.environments.protocol import Environment, Observation
-from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.text import Conversation, to_transcript
@@ -21,9 +20,14 @@ HUMAN, TOGETHER = "human", 256
 
 
 def play_games(
-    name: str, agent: str, episodes: int | None, seed: int, temperature: float, max_new_tokens: int | None,
+    name: str,
+    agent: str,
+    episodes: int | None,
+    seed: int,
+    temperature: float,
+    max_new_tokens: int | None,
     policy_over: str = "tokens",
-) -> None:  # fmt: skip
+) -> None:
     """Plays, shows the first game, and prints the mean return. Raises InputError for an unknown game or agent."""
     number = episodes if episodes is not None else (1 if agent == HUMAN else 100)
     EPISODES.check("episodes", number)
@@ -46,7 +50,7 @@ def play_games(
     say(f"{agent} in {game.name}: mean return {found} over {len(returns):,} game{'s' * (len(returns) > 1)} ({lines})")
 
 
-def _scripted(game: Game, player: Player, episodes: int, seed: int) -> list[float]:
+def _scripted(game: LadderGame, player: ActionScript, episodes: int, seed: int) -> list[float]:
     """Returns of a script or a person, who may stop at any time."""
     returns: list[float] = []
     try:
@@ -59,13 +63,13 @@ def _scripted(game: Game, player: Player, episodes: int, seed: int) -> list[floa
     return returns
 
 
-def _watch(quiet: bool) -> Callable[[str, str, float], None] | None:
+def _watch(quiet: bool) -> WatchMove | None:
     return None if quiet else lambda agent, reply, reward: say(f"{agent}: {reply.strip()}   (reward {reward:g})")
 
 
 def ask(game: Environment, seen: Observation, rng: np.random.Generator) -> str:
     """The move of the person at the terminal. Raises EOFError at the end of input."""
-    CONSOLE.print(_text(conversation(seen)))
+    CONSOLE.print(_text(seen.conversation))
     if 0 < len(seen.actions) <= MOST_ACTIONS:
         say(f"moves: {', '.join(seen.actions)}")
     return input("> ")
@@ -75,8 +79,10 @@ def _text(prompt: Conversation) -> str:
     return clean(to_transcript(prompt).removesuffix("\nBot:"))
 
 
-def _of_model(game: Game, name: str, episodes: int, seed: int, sampling: Sampling, over: str) -> list[float]:
+def _of_model(game: LadderGame, name: str, episodes: int, seed: int, sampling: Sampling, over: str) -> list[float]:
     """Returns of a model's games, many at a time; those that failed are left out, with a line."""
+    # here: torch takes seconds to import
+    from lmgym.environments.rollout_engine import run_episodes
     from lmgym.generation.actions import policy_over
     from lmgym.generation.local_generation import LocalGenerator, load_causal
 
@@ -88,9 +94,7 @@ def _of_model(game: Game, name: str, episodes: int, seed: int, sampling: Samplin
     for first in range(0, episodes, TOGETHER):
         seeds = list(range(seed + first, seed + min(first + TOGETHER, episodes)))
         environments = [game.environment(model.tokenizer) for _ in seeds]
-        found = run_episodes(
-            environments, [{}] * len(seeds), seeds, policy, model.tokenizer, sampling, None, others
-        )  # fmt: skip
+        found = run_episodes(environments, [{}] * len(seeds), seeds, policy, model.tokenizer, sampling, None, others)
         if not first:
             for step in found[0].steps:
                 CONSOLE.print(clean(step.prompt_text))

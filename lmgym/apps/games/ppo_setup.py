@@ -26,6 +26,11 @@ def game_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     game.environment(tokenizer)  # without its extra it is refused before anything is loaded
     players = {agent: ScriptedGenerator(script) for agent, script in game.opponents.items()}
     return TaskSetup(
-        [{}], [{}] * held_out, lambda: game.environment(tokenizer), None, words, players=players,
+        [{}],
+        [{}] * held_out,
+        lambda: game.environment(tokenizer),
+        None,
+        words,
+        players=players,
         reference_lines=game.reference_lines,
-    )  # fmt: skip
+    )

@@ -19,9 +19,16 @@ TOGETHER = 256
 
 
 def rate_pool(
-    folder: str, name: str, scripts: str, games: int, every: int, seed: int, temperature: float, output: str | None,
+    folder: str,
+    name: str,
+    scripts: str,
+    games: int,
+    every: int,
+    seed: int,
+    temperature: float,
+    output: str | None,
     policy_over: str = "tokens",
-) -> None:  # fmt: skip
+) -> None:
     """Plays every pair and prints the table. Raises InputError for an unknown game or player, and an empty pool."""
     GAMES.check("games", games)
     Range(1, MOST_STEPS).check("every", every)

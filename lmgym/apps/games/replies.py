@@ -1,4 +1,4 @@
-"""What games share: reading a move from a reply, the words of a missing extra, and a random state kept apart."""
+"""Shared by games: reading a move from a reply, the words of a missing extra, and a random state kept apart."""
 
 import importlib
 import random
@@ -15,6 +15,7 @@ from lmgym.config import Range
 from lmgym.errors import MOST_STEPS, InputError, did_you_mean, shown
 
 MAX_STEPS = Range(1, MOST_STEPS)
+FEW_IDS = 12
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
@@ -26,11 +27,10 @@ def import_extra(module: str, extra: str) -> ModuleType:
 
 
 def unknown_id(name: str, known: Iterable[str], library: str) -> InputError:
-    """The error for an id that a library does not have, with the nearest one."""
+    """The error for an id that a library does not have, with the nearest one, and all of a few."""
     known = list(known)
-    return InputError(
-        f"{library} has no {shown(name)}; {did_you_mean(name, known)}needed: one of its {len(known):,} ids"
-    )
+    ids = ", ".join(known) if len(known) <= FEW_IDS else f"its {len(known):,} ids"
+    return InputError(f"{library} has no {shown(name)}; {did_you_mean(name, known)}needed: one of {ids}")
 
 
 def choice_of(moves: Mapping[str, Any]) -> Callable[[str], Any]:

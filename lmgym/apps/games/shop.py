@@ -93,7 +93,7 @@ class Shop:
         return StepResult(self._shown(), {POLICY: 0.0}, info=self._info())
 
     def _result(self, name: str, argument: str) -> str:
-        """What the tool says; a failed call says why."""
+        """The tool's answer; a failed call says why."""
         if name == "look_up" and argument in self.prices:
             return str(self.prices[argument])
         value = calculated(argument) if name == "calculate" else None

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmgym.apps.games.ladder import Game, conversation, find_game, random_move
+from lmgym.apps.games.ladder import LadderGame, find_game, random_move
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.random_state import seeded
 from lmgym.environments.protocol import Environment, Observation
@@ -30,15 +30,19 @@ def make_start(name: str, folder: str | Path, seed: int = 0, steps: int = STEPS)
     return made_once(Path(folder), lambda: train_start(find_game(name), seed, steps))
 
 
-def train_start(game: Game, seed: int = 0, steps: int = STEPS):
+def train_start(game: LadderGame, seed: int = 0, steps: int = STEPS):
     """(model, tokenizer) in fp32: SFT on random legal moves, `steps` batches of 100. A function of the seed."""
     return imitate(random_games(game, MOVES, seed), seed, steps)
 
 
 def imitate(
-    moves: Moves, seed: int = 0, steps: int = STEPS, vocabulary: Sequence[Conversation] | None = None,
-    batch_size: int = BATCH, learning_rate: float = LEARNING_RATE,
-):  # fmt: skip
+    moves: Moves,
+    seed: int = 0,
+    steps: int = STEPS,
+    vocabulary: Sequence[Conversation] | None = None,
+    batch_size: int = BATCH,
+    learning_rate: float = LEARNING_RATE,
+):
     """(model, tokenizer) in fp32, trained on (prompt, move) for so many batches. A function of the seed.
 
     The tokens are the words of `vocabulary`, and letters of other words; None: the words of all prompts and moves.
@@ -68,13 +72,13 @@ def _new_model(texts: Sequence[str], seed: int):
         return build_model("llama", words, "causal", seed, initializer_range=WIDTH**-0.5, **sizes), words
 
 
-def random_games(game: Game, moves: int, seed: int = 0) -> Moves:
+def random_games(game: LadderGame, moves: int, seed: int = 0) -> Moves:
     """At least so many (prompt, move) of random players of the game."""
     found: Moves = []
 
     def record(environment: Environment, seen: Observation, rng: np.random.Generator) -> str:
         move = random_move(environment, seen, rng)
-        found.append((conversation(seen), move))
+        found.append((seen.conversation, move))
         return move
 
     for number in range(moves):

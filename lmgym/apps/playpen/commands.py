@@ -91,11 +91,14 @@ def run_trainer(file: str, flags: tuple[str, ...], **settings: Any) -> None:
 @GAMES
 @SEED
 @AT_ONCE
-def evaluate_model(model: str, **settings: Any) -> None:
+def evaluate_model(
+    model: str, temperature: float, max_tokens: int, games: str | None, results_dir: str | None, **settings: Any
+) -> None:
     """Evaluate MODEL on the suites: clemscore, statscore, and a table of each game."""
+    from lmgym.apps.playpen.evaluation import EvalSettings
     from lmgym.apps.playpen.running import run_eval
 
-    launch(lambda: run_eval(model, **settings))
+    launch(lambda: run_eval(model, temperature, max_tokens, games, EvalSettings(folder=results_dir, **settings)))
 
 
 @playpen.command("setup")
@@ -121,11 +124,15 @@ def set_up_clembench(folder: str | None, version: str, check_only: bool) -> None
 @GAMES
 @SEED
 @AT_ONCE
-def run_games(models: tuple[str, ...], more: tuple[str, ...], **settings: Any) -> None:
+def run_games(
+    models: tuple[str, ...], more: tuple[str, ...], results_dir: str, seed: int, at_once: int, **chosen: Any
+) -> None:
     """Play games, and score them. Several models: -m FIRST SECOND."""
+    from lmgym.apps.playpen.evaluation import EvalSettings
     from lmgym.apps.playpen.running import run_clem
 
-    launch(lambda: run_clem(models=(*models, *more), **settings))
+    settings = EvalSettings(folder=results_dir, seed=seed, at_once=at_once)
+    launch(lambda: run_clem(models=(*models, *more), settings=settings, **chosen))
 
 
 def playpen_main() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from lmgym.apps.games.dialogue import records
 from lmgym.apps.games.dialogue.records import FAILURE, INSTANCE, SCORES
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.players import Model
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.runs.files import read_json, write_json
 
@@ -24,7 +24,7 @@ LONGEST_NAME = 200
 """characters of a game's"""
 
 
-def pair_name(players: Sequence[Player]) -> str:
+def pair_name(players: Sequence[Model]) -> str:
     """The name of the players' folder, as clemcore has it."""
     name = "--".join(player.descriptor for player in players)
     if len(players) <= 2:
@@ -32,19 +32,19 @@ def pair_name(players: Sequence[Player]) -> str:
     return f"group-{len(players)}p-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
 
 
-def write_players(folder: Path, players: Sequence[Player]) -> None:
+def write_players(folder: Path, players: Sequence[Model]) -> None:
     """Writes player_models.json, without keys."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAYERS, _models(players))
 
 
-def write_experiment(folder: Path, game: str, experiment: Mapping[str, Any], players: Sequence[Player]) -> None:
+def write_experiment(folder: Path, game: str, experiment: Mapping[str, Any], players: Sequence[Model]) -> None:
     """Writes experiment.json: the parameters that an experiment's instances share, and the players."""
     names = {"game_name": game, "experiment_name": experiment["name"], "player_models": _models(players)}
     records.write_experiment(folder, {**experiment, **names})
 
 
-def _models(players: Sequence[Player]) -> dict[str, Any]:
+def _models(players: Sequence[Model]) -> dict[str, Any]:
     """The players' entries by their places, without secrets."""
     return {str(i): player.spec.public for i, player in enumerate(players)}
 

@@ -24,8 +24,8 @@ from lmgym.apps.playpen.episodes import (
     write_experiment,
     write_players,
 )
-from lmgym.apps.playpen.players import Player
-from lmgym.apps.playpen.playing import Game, ServerGone, Task, play, tasks_of
+from lmgym.apps.playpen.players import Model
+from lmgym.apps.playpen.playing import Game, GameTask, ServerGone, play, tasks_of
 from lmgym.apps.playpen.registries.games import GameRegistry
 from lmgym.apps.playpen.static_rows import read_static_games
 from lmgym.apps.playpen.suite_report import suite_table, write_report
@@ -46,7 +46,7 @@ class EvalSettings:
 
     suite: str = ALL
     game: Sequence[str] = ()
-    """only these"""
+    """the only games to play; empty: all"""
     folder: str | None = None
     """of earlier results, which are completed or, for `game`, replaced; an episode that failed is played again"""
     skip_gameplay: bool = False
@@ -56,7 +56,7 @@ class EvalSettings:
     at_once: int = 64
 
 
-def evaluate(player: Player, registry: GameRegistry, settings: EvalSettings) -> Mapping[str, SuiteScore]:
+def evaluate(player: Model, registry: GameRegistry, settings: EvalSettings) -> Mapping[str, SuiteScore]:
     """Plays, scores, writes and prints; the scores by suite.
 
     Raises InputError for a game in none of the suites, a folder of another model, and nothing to play or to score.
@@ -112,9 +112,13 @@ def _games_of(suite: str, registry: GameRegistry, settings: EvalSettings) -> lis
 
 
 def play_game(
-    game: Game, players: Sequence[Player], folder: Path, settings: EvalSettings, experiment: str | None = None,
+    game: Game,
+    players: Sequence[Model],
+    folder: Path,
+    settings: EvalSettings,
+    experiment: str | None = None,
     goes_on: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Plays all instances of a game, in place of earlier results, and writes them; with `goes_on` what they lack.
 
     Raises InputError for players that cannot be used, before anything is removed, and ServerGone.
@@ -136,7 +140,7 @@ def play_game(
             write_experiment(folder / pair / name / task.folder.split("/")[0], name, task.experiment, players)
 
     def done(index: int, records: Records) -> None:
-        task: Task = tasks[index]
+        task: GameTask = tasks[index]
         write_episode(folder / pair / name / task.folder, task.instance, records)
 
     began = time.perf_counter()
@@ -157,7 +161,7 @@ def _score(folder: Path, suite: str, pair: str, expected: Mapping[str, int]) -> 
     return suite_score(read_scores(results), counts)
 
 
-def _write(folder: Path, player: Player, scores: Mapping[str, SuiteScore]) -> None:
+def _write(folder: Path, player: Model, scores: Mapping[str, SuiteScore]) -> None:
     """The files beside the suites, and the table on the terminal."""
     path = folder / f"{player.name}.val.json"
     line = {SCORE_NAMES[suite]: scores[suite].score for suite in (STATIC, CLEM)}

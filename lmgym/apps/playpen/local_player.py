@@ -82,7 +82,7 @@ def _load_model(name: str, config: Mapping[str, Any], bits: int) -> Any:
     """The model, with its adapter merged in unless it is quantised."""
     import torch
 
-    from lmgym.models.architectures import refuse_encoder
+    from lmgym.models.config_fields import refuse_encoder
     from lmgym.models.damage import readable
     from lmgym.models.forward.policies import read_causal
     from lmgym.models.loading import load_config

@@ -6,14 +6,13 @@ it.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError, shown, shown_path
-from lmgym.generation.http_connections import refuse_unreachable
+from lmgym.generation.model_server import Usage, refuse_unreachable
 from lmgym.generation.protocol import Completion, Sampling
-from lmgym.generation.usage import Usage
 from lmgym.text import Conversation
 
 
@@ -61,7 +60,7 @@ class CulledReplies:
 
     @property
     def usage(self) -> Usage | None:
-        """Of the generator, if it counts."""
+        """The tokens that the generator has counted; None if it counts none."""
         return getattr(self.generator, "usage", None)
 
     @property
@@ -81,5 +80,4 @@ class CulledReplies:
 
     def _culled(self, completion: Completion) -> Completion:
         text = self.end.sub("", completion.text) if self.end else completion.text
-        kept = (completion.finish_reason, completion.ids, completion.logprobs, completion.tokens)
-        return Completion(text.strip(), *kept)
+        return replace(completion, text=text.strip())

@@ -1,32 +1,28 @@
-"""Players: a registry's entry as a generator, loaded when it is first asked for a reply."""
+"""Models that play: a registry's entry as a generator, loaded when it is first needed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from lmgym.apps.playpen.model_settings import CulledReplies, culled_end, model_config
 from lmgym.apps.playpen.registries.keys import provide_key
 from lmgym.apps.playpen.registries.models import PROGRAMMED
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Completion, Generator, Sampling
-from lmgym.generation.usage import Usage
-from lmgym.text import Conversation
+from lmgym.generation.model_server import Usage
+from lmgym.generation.protocol import Generator, Sampling
 
 OPENAI_URL, LOCAL_URL = "https://api.openai.com/v1", "http://127.0.0.1:8000/v1"
 OPENAI_COMPATIBLE = ("openai", "openai_compatible", "generic_openai_compatible")
 
 
 @dataclass(frozen=True)
-class Player:
-    """A model with the settings of its replies."""
+class Model:
+    """A model of the registry with the settings of its replies."""
 
     spec: Spec
     temperature: float = 0.0
     max_tokens: int = 300
-    scripts: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -58,11 +54,10 @@ class Player:
         """The tokens and cost that a server has counted so far; None for a model in this process."""
         return getattr(self.generator, "usage", None) if "generator" in vars(self) else None
 
-    def reply(self, conversations: Sequence[Conversation], seeds: Sequence[int]) -> list[Completion]:
-        """A reply to each conversation."""
-        sampling = Sampling(self.max_tokens, self.temperature, seed=tuple(seeds))
-        completions = self.generator.reply(conversations, 1, sampling)
-        return [completion for [completion] in completions]
+    @property
+    def sampling(self) -> Sampling:
+        """The settings of its replies."""
+        return Sampling(self.max_tokens, self.temperature)
 
 
 def make_generator(spec: Spec) -> Generator:

@@ -1,25 +1,26 @@
-"""Games that are played: many episodes together, each player's turns in one request.
+"""Games that are played: many episodes together, each model's turns in one request.
 
-A game gives environments of the protocol (lmgym/environments/protocol.py) whose agents are its seats, and which keep
-the records of their episode. An episode that fails has its reason as record; the others go on. So it is with a request
-that a server refuses or does not answer; a server that answers none ends the play.
+A game gives environments whose agents are its seats, and which keep the records of their episode. An episode that fails
+has its reason as record; the others go on. So it is with a request that a server refuses or does not answer; a server
+that answers none ends the play.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lmgym.apps.games.dialogue.records import Records
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.games.dialogue.records import RecordedEnvironment, Records
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.registries.specs import Spec
-from lmgym.environments.protocol import Observation, StepResult
-from lmgym.errors import InputError, ServerError, TooLong, one_line
-from lmgym.generation.protocol import Completion, ScriptedGenerator
-from lmgym.text import Conversation, Turn
+from lmgym.environments import engine
+from lmgym.environments.engine import hash_of
+from lmgym.environments.episodes import RunningEpisode
+from lmgym.environments.players import ActionRequest, GeneratorPlayer, Player
+from lmgym.environments.protocol import Action
+from lmgym.errors import InputError, RunStopped, ServerError, TooLong, one_line
+from lmgym.generation.protocol import ReplyScript, ScriptedGenerator
 
-MAX_THREADS = 64
 MOST_UNANSWERED = 8
 """requests in a row that a server may leave without a reply"""
 
@@ -30,26 +31,6 @@ class EpisodeFailed(RuntimeError):
 
 class ServerGone(InputError):
     """A server answers no request any more: what has not been played is left for another time."""
-
-
-GAME_ERRORS = (EpisodeFailed, InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
-"""of an episode that fails alone"""
-
-
-class Playable(Protocol):
-    """An environment that keeps records. `task` is {"experiment", "instance", "players": names by seat}."""
-
-    def reset(self, task: Mapping[str, Any], seed: int) -> Mapping[str, Observation]:
-        """Begin an instance's episode; one that ends without a turn of a player gives no observation."""
-        ...
-
-    def step(self, actions: Mapping[str, str]) -> StepResult:
-        """Take the replies of the agents that had an observation."""
-        ...
-
-    def records(self) -> Records:
-        """The record of the episode, once it has ended."""
-        ...
 
 
 class Game(Protocol):
@@ -69,17 +50,17 @@ class Game(Protocol):
         """clembench's: a name, shared parameters, and `game_instances`. Raises InputError for a game without any."""
         ...
 
-    def environment(self) -> Playable:
+    def environment(self) -> RecordedEnvironment:
         """A new environment, for one episode."""
         ...
 
-    def script(self, seat: str) -> Callable[..., str] | None:
-        """The reply of a programmed player in that seat to (conversation, random generator); None: by the game."""
+    def script(self, seat: str) -> ReplyScript | None:
+        """The programmed player of that seat; None: the game plays it itself."""
         ...
 
 
 @dataclass(frozen=True)
-class Task:
+class GameTask:
     """An instance to play, with its place among its experiment's."""
 
     number: int
@@ -94,10 +75,10 @@ class Task:
         return f"{self.experiment_number}_{self.experiment['name']}/episode_{self.number}"
 
 
-def tasks_of(game: Game, only: str | None = None) -> list[Task]:
+def tasks_of(game: Game, only: str | None = None) -> list[GameTask]:
     """All instances of a game, or those of one experiment. Raises InputError for none."""
     tasks = [
-        Task(number, {k: v for k, v in experiment.items() if k != "game_instances"}, place, instance)
+        GameTask(number, {k: v for k, v in experiment.items() if k != "game_instances"}, place, instance)
         for place, experiment in enumerate(game.experiments())
         for number, instance in enumerate(experiment.get("game_instances") or ())
         if only in (None, experiment.get("name"))
@@ -109,153 +90,113 @@ def tasks_of(game: Game, only: str | None = None) -> list[Task]:
     return tasks
 
 
-@dataclass
-class _Episode:
-    """An episode while it is played."""
-
-    index: int
-    environment: Playable
-    seed: int
-    observations: Mapping[str, Observation] = field(default_factory=dict)
-    steps: int = 0
-    failure: str = ""
-
-
 def play(
-    game: Game, players: Sequence[Player], tasks: Sequence[Task], seed: int = 0, at_once: int = 64,
-    done: Callable[[int, Records], None] = lambda index, records: None, skipped: Container[int] = (),
-) -> list[Records]:  # fmt: skip
+    game: Game,
+    models: Sequence[Model],
+    tasks: Sequence[GameTask],
+    seed: int = 0,
+    at_once: int = 64,
+    done: Callable[[int, Records], None] = lambda index, records: None,
+    skipped: Container[int] = (),
+) -> list[Records]:
     """The records of each task but the `skipped`, which `done` gets too, as (index, records), when its episode ends.
 
-    One player takes all seats, or each seat has one. The seed of an episode is a function of `seed` and its index.
-    Raises InputError for another number of players, and ServerGone if a server answers no request: those that it was
+    One model takes all seats, or each seat has one. The seed of an episode is a function of `seed` and its index.
+    Raises InputError for another number of models, and ServerGone if a server answers no request: those that it was
     to answer have failed by then, and the others are kept.
     """
-    if len(players) not in (1, len(game.seats)):
+    if len(models) not in (1, len(game.seats)):
         raise InputError(
-            f"{game.spec.name} has {len(game.seats)} players, and {len(players)} models are given; needed: one for "
+            f"{game.spec.name} has {len(game.seats)} players, and {len(models)} models are given; needed: one for "
             "all seats, or one for each"
         )
-    seats = dict(zip(game.seats, players if len(players) > 1 else [players[0]] * len(game.seats), strict=True))
-    records: dict[int, Records] = {}
+    seated = dict(zip(game.seats, models if len(models) > 1 else [models[0]] * len(game.seats), strict=True))
     chosen = [i for i in range(len(tasks)) if i not in skipped]
-    waiting = [_Episode(i, game.environment(), _seed(seed, i, 0, "")) for i in chosen]
-    unanswered: dict[str, int] = {}
-    names = {seat: player.name for seat, player in seats.items()}
-    with ThreadPoolExecutor(MAX_THREADS) as threads:
-        playing: list[_Episode] = []
-        while waiting or playing:
-            fresh, waiting = waiting[: at_once - len(playing)], waiting[max(0, at_once - len(playing)) :]
+    players = _players(game, seated, min(MOST_UNANSWERED, len(chosen)))
+    environments = [game.environment() for _ in chosen]
+    names = {seat: model.name for seat, model in seated.items()}
+    given = [{"experiment": tasks[i].experiment, "instance": tasks[i].instance, "players": names} for i in chosen]
+    records: dict[int, Records] = {}
 
-            def begin(episode: _Episode) -> None:
-                task = tasks[episode.index]
-                given = {"experiment": task.experiment, "instance": task.instance, "players": names}
-                episode.observations = episode.environment.reset(given, episode.seed)
+    def keep(episode: RunningEpisode) -> None:
+        if episode.ended:
+            failed = Records(failure=episode.reason) if episode.error else None
+            found = records[episode.index] = failed or environments[episode.index].records()
+            done(chosen[episode.index], found)
 
-            _each(threads, fresh, begin)
-            playing = _ended(playing + fresh, records, done)
-            actions = _replies(game, seats, [e for e in playing if not e.failure], unanswered)
-
-            def step(episode: _Episode, actions: Mapping[int, Mapping[str, str]] = actions) -> None:
-                result = episode.environment.step(actions[episode.index])
-                over = result.terminated or result.truncated
-                episode.observations = {} if over else result.observations
-                episode.steps += 1
-
-            _each(threads, [e for e in playing if not e.failure], step)
-            failure = next((e.failure.partition("; needed:")[0] for e in playing if e.failure), "")
-            playing = _ended(playing, records, done)
-            if max(unanswered.values(), default=0) >= min(MOST_UNANSWERED, len(chosen)):
-                played = sum(not found.failure for found in records.values())
-                raise ServerGone(f"{played} of {len(chosen)} episodes of {game.spec.name} were played: {failure}")
-    return [records[i] for i in chosen]
-
-
-def _each(threads: ThreadPoolExecutor, episodes: Sequence[_Episode], call: Callable[[_Episode], None]) -> None:
-    """Call for each episode, in threads if its environment blocks; an error is the episode's own failure."""
-
-    def guarded(episode: _Episode) -> None:
-        try:
-            call(episode)
-        except GAME_ERRORS as error:
-            episode.failure, episode.observations = one_line(f"{type(error).__name__}: {error}", 400), {}
-
-    blocking = [e for e in episodes if getattr(e.environment, "blocking", False)]
-    list(threads.map(guarded, blocking))
-    for episode in episodes:
-        if episode not in blocking:
-            guarded(episode)
-
-
-def _ended(
-    episodes: Sequence[_Episode], records: dict[int, Records], done: Callable[[int, Records], None]
-) -> list[_Episode]:
-    """The episodes that go on; the records of the others are kept."""
-    for episode in episodes:
-        if not episode.observations:
-            found = episode.environment.records() if not episode.failure else Records(failure=episode.failure)
-            records[episode.index] = found
-            done(episode.index, found)
-    return [episode for episode in episodes if episode.observations]
-
-
-def _replies(
-    game: Game, seats: Mapping[str, Player], episodes: Sequence[_Episode], unanswered: dict[str, int]
-) -> dict[int, dict[str, str]]:
-    """The replies of all agents with an observation, by episode; a request without a reply fails its episode.
-
-    `unanswered` counts a player's requests without a reply since its last one; prompts that are too long count not.
-    """
-    replies: dict[int, dict[str, str]] = {episode.index: {} for episode in episodes}
-    turns = [(episode, seat) for episode in episodes for seat in episode.observations]
-    # one request a model, whatever seats it has; players of one spec are one model
-    for player in dict.fromkeys(seats[seat].descriptor for _, seat in turns):
-        acting = [(episode, seat) for episode, seat in turns if seats[seat].descriptor == player]
-        prompts = [conversation_of(episode.observations[seat]) for episode, seat in acting]
-        seeds = [_seed(episode.seed, 0, episode.steps, seat) for episode, seat in acting]
-        model = seats[acting[0][1]]
-        found = (
-            [_scripted(game, seat, p, s) for (_, seat), p, s in zip(acting, prompts, seeds, strict=True)]
-            if model.is_programmed
-            else _ask(model, prompts, seeds)
-        )
-        lost = sum(isinstance(one, Exception) and not isinstance(one, TooLong) for one in found)
-        unanswered[player] = unanswered.get(player, 0) + lost if lost == len(found) else 0
-        for (episode, seat), completion in zip(acting, found, strict=True):
-            if isinstance(completion, Exception):
-                episode.failure = one_line(f"{type(completion).__name__}: {completion}", 400)
-                episode.observations = {}
-            else:
-                replies[episode.index][seat] = completion.text
-    return replies
-
-
-def _ask(player: Player, prompts: Sequence[Conversation], seeds: Sequence[int]) -> list[Completion | Exception]:
-    """The reply to each prompt, or why there is none; if one has none, they are asked for one by one."""
     try:
-        return list(player.reply(prompts, seeds))
-    except (InputError, ServerError) as error:
-        if len(prompts) == 1:
-            return [error]
-    with ThreadPoolExecutor(getattr(player.generator, "concurrency", 1)) as threads:  # as many as the server takes
-        return [found for [found] in threads.map(lambda p, s: _ask(player, [p], [s]), prompts, seeds)]
+        engine.play(
+            environments,
+            given,
+            [hash_of(seed, i, 0, "") for i in chosen],
+            players,
+            seed_of=lambda episode, seat: hash_of(episode.seed, 0, episode.step_number, seat),
+            watch=keep,
+            at_once=at_once,
+            stops=(RunStopped,),
+        )
+        for player in players.values():
+            if isinstance(player, Answering):
+                player.refuse_gone()
+    except ServerGone as gone:
+        played = sum(not found.failure for found in records.values())
+        raise ServerGone(f"{played} of {len(chosen)} episodes of {game.spec.name} were played: {gone}") from None
+    return [records[place] for place in range(len(chosen))]
 
 
-def _scripted(game: Game, seat: str, prompt: Conversation, seed: int) -> Completion:
-    script = game.script(seat)
-    assert script is not None, "a game without scripts plays its programmed seats itself"
-    from lmgym.generation.protocol import Sampling
+def _players(game: Game, seated: Mapping[str, Model], patience: int) -> dict[str, Player]:
+    """The players by seat. Models of one descriptor are one, which gets one request for all of its seats."""
+    players: dict[str, Player] = {}
+    answering: dict[str, Answering] = {}
+    for seat, model in seated.items():
+        if not model.is_programmed:
+            if model.descriptor not in answering:
+                answering[model.descriptor] = Answering(GeneratorPlayer(model.generator, model.sampling), patience)
+            players[seat] = answering[model.descriptor]
+        elif script := game.script(seat):
+            players[seat] = GeneratorPlayer(ScriptedGenerator(script))
+    return players
 
-    [[completion]] = ScriptedGenerator(script).reply([prompt], 1, replace(Sampling(), seed=seed))
-    return completion
+
+@dataclass
+class Answering:
+    """A model whose requests may go without a reply: their episodes fail, and after many in a row the play ends."""
+
+    player: GeneratorPlayer
+    patience: int
+    """most requests in a row without a reply; prompts that are too long count not"""
+    unanswered: int = 0
+    fault: str = ""
+    """of the latest requests"""
+
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        """One reply to each request, or why there is none. Raises ServerGone once too many had none."""
+        assert n == 1, "a seat replies once"
+        self.refuse_gone()
+        found = self._ask(requests)
+        faults = [one for one in found if isinstance(one, Exception)]
+        lost = sum(not isinstance(one, TooLong) for one in faults)
+        self.unanswered = self.unanswered + lost if lost == len(found) else 0
+        if faults:
+            self.fault = _shown(faults[0])
+        return [[Action("", error=_shown(one)) if isinstance(one, Exception) else one] for one in found]
+
+    def refuse_gone(self) -> None:
+        """Raises ServerGone if too many requests had no reply."""
+        if self.unanswered >= self.patience:
+            raise ServerGone(self.fault.partition("; needed:")[0])
+
+    def _ask(self, requests: Sequence[ActionRequest]) -> list[Action | Exception]:
+        """The reply to each request, or why there is none; if one has none, they are asked for one by one."""
+        try:
+            return [action for [action] in self.player.act(requests)]
+        except (InputError, ServerError) as error:
+            if len(requests) == 1:
+                return [error]
+        at_once = getattr(self.player.generator, "concurrency", 1)  # as many as the server takes
+        with ThreadPoolExecutor(at_once) as threads:
+            return [found for [found] in threads.map(lambda request: self._ask([request]), requests)]
 
 
-def conversation_of(observation: Observation) -> Conversation:
-    """An observation as a conversation: a text is one turn of the user."""
-    prompt = observation.prompt
-    return Conversation((Turn("user", prompt),)) if isinstance(prompt, str) else prompt
-
-
-def _seed(*parts: object) -> int:
-    """A hash of 63 bits."""
-    return int.from_bytes(blake2b(" ".join(map(str, parts)).encode(), digest_size=8).digest(), "big") >> 1
+def _shown(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}", 400)

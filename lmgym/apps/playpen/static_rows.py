@@ -6,7 +6,7 @@ among them; and optionally `task` (or `game`), the name of its game. Rows come f
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any, final
 
@@ -15,6 +15,7 @@ from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.data.records import read_records
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.errors import InputError, shown, shown_path
+from lmgym.generation.protocol import ReplyScript
 from lmgym.text import Conversation, Turn
 
 SEAT = "Player 1"
@@ -83,7 +84,7 @@ class StaticGame:
         """A new environment."""
         return Question(self.spec.name)
 
-    def script(self, seat: str) -> Callable[..., str]:
+    def script(self, seat: str) -> ReplyScript:
         """mock: an empty reply."""
         return lambda conversation, rng: ""
 
@@ -97,7 +98,7 @@ class Question:
         self.task: Mapping[str, Any] = {}
 
     def reset(self, task: Mapping[str, Any], seed: int) -> Mapping[str, Observation]:
-        """Ask."""
+        """Ask the question."""
         self.task, self.reply = task, ""
         return {SEAT: Observation(Conversation((Turn("user", task["instance"]["prompt"]),)))}
 
@@ -121,9 +122,10 @@ class Question:
         main = float("nan") if aborted else 100.0 * right
         scores = {"Aborted": int(aborted), "Success": int(right), "Lose": int(not aborted and not right)}
         return Records(
-            {"meta": meta, "players": players, "turns": [turn]}, (),
+            {"meta": meta, "players": players, "turns": [turn]},
+            (),
             {"meta": meta, "episode scores": {**scores, "Main Score": main}},
-        )  # fmt: skip
+        )
 
 
 def _is_right(reply: str, answers: Sequence[str]) -> bool:

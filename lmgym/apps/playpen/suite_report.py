@@ -80,5 +80,6 @@ def _cells(game: GameScore) -> tuple[str, ...]:
     return (
         f"{game.played:.2f} ({game.played_estimate.interval('.1f')})",
         "none" if math.isnan(game.quality) else f"{game.quality:.2f} ({game.quality_estimate.interval('.1f')})",
-        f"{game.score:.2f}", f"{game.episodes}{expected}",
-    )  # fmt: skip
+        f"{game.score:.2f}",
+        f"{game.episodes}{expected}",
+    )

@@ -98,6 +98,8 @@ def test_one_episode_fails_and_the_others_go_on(error: BaseException) -> None:
     broken, whole = play_talks(talks, {"a": Says(), "b": Says()}, stops=(RunStopped,))
     assert broken.ended
     assert type(error).__name__ in broken.error
+    if not isinstance(error, SystemExit):
+        assert broken.reason == f"{type(error).__name__}: {error}"
     assert (whole.error, whole.step_number) == ("", 2)
 
 
@@ -115,6 +117,7 @@ def test_an_action_that_failed_ends_its_episode_alone_without_a_step() -> None:
     talks = [Talk(2), Talk(2)]
     broken, whole = play_talks(talks, {"a": Fails(), "b": Says()})
     assert broken.error == "episode 0 (seed 0) of Talk, step 0: no answer"
+    assert broken.reason == "no answer"
     assert [len(talk.said) for talk in talks] == [0, 2]
     assert not whole.error
 

@@ -1,7 +1,6 @@
 """The environments: scored chat, the app's conversation, Blackjack, the prisoner's dilemma."""
 
 import re
-import sys
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -18,7 +17,6 @@ from lmgym.apps.world.app_conversation import SEEDS, AppConversation
 from lmgym.apps.world.behaviour import Behaviour
 from lmgym.apps.world.streams import draw_population
 from lmgym.apps.world.world import World
-from lmgym.environments.blackjack import Blackjack
 from lmgym.environments.protocol import Environment, Observation, SampleReward, StepResult
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.environments.scored_chat import ScoredChat
@@ -152,66 +150,7 @@ def test_a_user_outside_the_population_is_refused(user) -> None:
         environment.reset({"user": user}, 0)
 
 
-def held(seen: Observation) -> int:
-    return int(seen.prompt.turns[-1].text.split()[2].rstrip("."))
-
-
-def test_blackjack_is_gymnasiums_hand_by_hand() -> None:
-    import gymnasium
-
-    table, environment, wins = gymnasium.make("Blackjack-v1"), Blackjack(), []
-    for seed in range(300):
-        results, said = play(environment, {}, seed, lambda seen: "I hit!" if held(seen) < 17 else "Stick.")
-        hand, _ = table.reset(seed=seed)
-        rewards = []
-        for words in said:
-            assert words == ("I hit!" if hand[0] < 17 else "Stick.")
-            hand, reward, over, _, _ = table.step(int(words == "I hit!"))
-            rewards.append(reward)
-        assert over
-        assert [r.rewards["policy"] for r in results] == rewards
-        assert results[-1].terminated
-        wins.append(rewards[-1])
-    assert set(wins) == {-1.0, 0.0, 1.0}
-
-
-def test_blackjack_shows_the_hand_as_text() -> None:
-    environment = Blackjack()
-    texts = {environment.reset({}, seed)["policy"].prompt.turns[0].text for seed in range(200)}
-    assert any("with an ace that counts 11. The dealer shows an ace. Hit or stick?" in text for text in texts)
-    assert "You hold 15. The dealer shows 10. Hit or stick?" in texts
-
-
-@pytest.mark.parametrize("words", ["", "hit or stick?", "whitehit", "double down"])
-def test_an_illegal_move_is_penalised_and_leaves_the_hand_unchanged(words: str) -> None:
-    environment = Blackjack(illegal_reward=-0.5)
-    shown = environment.reset({}, 0)
-    result = environment.step({"policy": words})
-    assert result.rewards == {"policy": -0.5}
-    assert result.observations == shown
-    assert result.info == {"illegal": 1}
-    assert not result.terminated
-
-
-def test_blackjack_is_truncated_after_max_moves() -> None:
-    results, _ = play(Blackjack(max_moves=4), {}, 0, lambda seen: "hmm")
-    assert [r.truncated for r in results] == [False, False, False, True]
-    assert results[-1].observations
-    assert not results[-1].terminated
-    # a hand that ends with the last move is over, and not stopped
-    results, _ = play(Blackjack(max_moves=1), {}, 0, lambda seen: "stick")
-    assert (results[-1].terminated, results[-1].truncated) == (True, False)
-
-
-def test_blackjack_without_gymnasium_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(InputError, match=r"needs gymnasium, which is not installed: pip install 'lmgym\[gym\]'"):
-        Blackjack()
-
-
-@pytest.mark.parametrize(
-    "make", [Blackjack, PrisonersDilemma, lambda n: AppConversation(WORLD, deployed().population, n)]
-)
+@pytest.mark.parametrize("make", [PrisonersDilemma, lambda n: AppConversation(WORLD, deployed().population, n)])
 def test_an_episode_without_steps_is_refused(make) -> None:
     with pytest.raises(InputError, match="=0; needed: 1 or more"):
         make(0)
@@ -246,31 +185,28 @@ def test_tit_for_tat_repeats_the_other_players_move() -> None:
 
 
 def test_the_engine_plays_different_environments_together() -> None:
-    """A scored chat, two users of the app, a hand and two prisoners, one of them scripted, in one request a step."""
+    """A scored chat, two users of the app and two prisoners, one of them scripted, in one request a step."""
 
     def policy(text: str, seed: int) -> str:
-        if "Hit or stick?" in text:
-            return "stick"
         if "defect" in text:
             return "defect"
         return "hello" if "hello" in text else answer(from_transcript(text))
 
     users = [AppConversation(WORLD, deployed().population, max_replies=5) for _ in range(2)]
-    environments = [ScoredChat(), *users, Blackjack(), PrisonersDilemma(rounds=3)]
-    tasks = [{"prompt": "hello", "bonus": 2.0}, {"user": 3}, {"user": 4}, {}, {}]
+    environments = [ScoredChat(), *users, PrisonersDilemma(rounds=3)]
+    tasks = [{"prompt": "hello", "bonus": 2.0}, {"user": 3}, {"user": 4}, {}]
     reward_function = FakeReward(lambda sample: SampleReward(0.5 + sample.request.columns["bonus"]))
     generator = Scripted(policy, max_length=2000)
     others = {"second": ScriptedGenerator(tit_for_tat)}
     episodes = run_episodes(
-        environments, tasks, [0, 1, 2, 3, 4], generator, TOKENIZER, Sampling(), reward_function, others
+        environments, tasks, [0, 1, 2, 3], generator, TOKENIZER, Sampling(), reward_function, others
     )  # fmt: skip
-    assert [(e.index, e.agent) for e in episodes] == [*((i, "policy") for i in range(4)), (4, "first")]
-    assert len(generator.asked[0]) == 5
+    assert [(e.index, e.agent) for e in episodes] == [*((i, "policy") for i in range(3)), (3, "first")]
+    assert len(generator.asked[0]) == 4
     assert len(generator.asked) == max(len(episode.steps) for episode in episodes)
-    chat, *talks, hand, game = episodes
+    chat, *talks, game = episodes
     assert [step.reward for step in chat.steps] == [2.5]
     assert [step.reward for step in game.steps] == [5.0, 1.0, 1.0]  # tit for tat cooperates once
-    assert hand.steps[0].reward in (-1.0, 0.0, 1.0)
     for talk, user, day in zip(talks, (3, 4), (1, 2), strict=True):
         alone = converse(AppConversation(WORLD, deployed().population, max_replies=5), user, day)
         assert [step.reward for step in talk.steps] == [result.rewards["policy"] for result in alone]

@@ -5,19 +5,14 @@ empty line, and its own replies the bot's.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from lmgym.apps.games.dialogue.records import GAME_MASTER, Recorder, Records
 from lmgym.apps.games.dialogue.scoring import Result, RewardKind, episode_scores, rewards_of
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.text import Conversation, Turn, messages
-
-Script = Callable[[Conversation, np.random.Generator], str]
-"""a player that sees no more than its view: the script of a `ScriptedGenerator`"""
 
 
 class Drawn(NamedTuple):
@@ -36,7 +31,7 @@ class Dialogue:
     recorder: Recorder
     reward: RewardKind
     views: dict[str, list[Turn]] = field(default_factory=dict)
-    """by player"""
+    """the turns that each player has seen and said"""
     replies: dict[str, int] = field(default_factory=dict)
     """numbers of replies of the players that have acted"""
     result: Result | None = None

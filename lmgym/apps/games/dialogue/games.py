@@ -3,40 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from lmgym.apps.games.dialogue import grid_reference, private_shared, taboo, word_guess, word_guess_players
-from lmgym.apps.games.dialogue.dialogue import Script
 from lmgym.apps.games.dialogue.instances import TRAIN, VALIDATION, Draw, draw_instances
-from lmgym.apps.games.dialogue.records import Records
+from lmgym.apps.games.dialogue.records import RecordedEnvironment, Records
 from lmgym.apps.games.dialogue.scoring import RewardKind
 from lmgym.apps.games.dialogue.words import LEVELS
-from lmgym.environments.protocol import Observation, StepResult, Task
+from lmgym.environments.engine import play
+from lmgym.environments.players import ScriptPlayer, by_conversation
+from lmgym.environments.protocol import Task
 from lmgym.errors import InputError, shown
+from lmgym.generation.protocol import ReplyScript
 
 PLAYERS = ("winner", "loser", "rule_breaker")
 INSTANCES, SEED = 10, 0  # of each experiment of the packaged games
-
-
-class RecordedGame(Protocol):
-    """An environment that keeps records. `task`: {"experiment": {"name"}, "instance", "players": models by role}.
-
-    All may be absent: a training instance is then drawn from the seed.
-    """
-
-    def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
-        """Begin an instance's episode."""
-        ...
-
-    def step(self, actions: Mapping[str, str]) -> StepResult:
-        """Take the replies of the players that had an observation."""
-        ...
-
-    def records(self) -> Records:
-        """What the episode leaves, once it has ended."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -47,11 +28,11 @@ class DialogueGame:
     about: str
     roles: Sequence[str]
     """the agents, in the order of players"""
-    make: Callable[..., RecordedGame]
+    make: Callable[..., RecordedEnvironment]
     """of a kind of reward"""
     draw: Draw
     experiment_names: Sequence[str]
-    scripts: Mapping[str, Mapping[str, Script]]
+    scripts: Mapping[str, Mapping[str, ReplyScript]]
     """by PLAYERS and role"""
 
     @property
@@ -64,7 +45,7 @@ class DialogueGame:
 
     @property
     def seats(self) -> Sequence[str]:
-        """The roles."""
+        """The agents: the roles."""
         return self.roles
 
     def experiments(self, number: int = INSTANCES, seed: int = SEED, split: str = VALIDATION) -> list[dict[str, Any]]:
@@ -82,11 +63,11 @@ class DialogueGame:
             for instance in experiment["game_instances"]
         ]
 
-    def environment(self, reward: RewardKind = "main_score") -> RecordedGame:
+    def environment(self, reward: RewardKind = "main_score") -> RecordedEnvironment:
         """A new environment, for one episode."""
         return self.make(reward=reward)
 
-    def script(self, seat: str, player: str = "winner") -> Script:
+    def script(self, seat: str, player: str = "winner") -> ReplyScript:
         """A scripted player in the role. Raises InputError for one that there is not."""
         if player not in self.scripts:
             raise InputError(f"player={shown(player)}; needed: {', '.join(self.scripts)}")
@@ -96,16 +77,15 @@ class DialogueGame:
 def play_scripted(game: DialogueGame, task: Task, players: Mapping[str, str], seed: int = 0) -> Records:
     """The records of an episode of scripted players, named by role."""
     environment = game.environment()
-    chances = {role: np.random.default_rng([seed, i]) for i, role in enumerate(game.roles)}
+    seated = {role: _script_player(game, role, players[role]) for role in game.roles}
     names = {role: f"scripted_{players[role]}" for role in game.roles}
-    seen = environment.reset({**task, "players": names}, seed)
-    while seen:
-        actions = {}
-        for role, observation in seen.items():
-            assert not isinstance(observation.prompt, str)
-            actions[role] = game.script(role, players[role])(observation.prompt, chances[role])
-        seen = environment.step(actions).observations
+    play([environment], [{**task, "players": names}], [seed], seated, stops=(Exception,))
     return environment.records()
+
+
+def _script_player(game: DialogueGame, role: str, name: str) -> ScriptPlayer:
+    place = list(game.roles).index(role)
+    return ScriptPlayer(by_conversation(game.script(role, name)), lambda seed: [seed, place])
 
 
 def find_dialogue_game(name: str) -> DialogueGame:

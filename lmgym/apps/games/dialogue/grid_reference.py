@@ -6,11 +6,12 @@ from typing import final
 
 import numpy as np
 
-from lmgym.apps.games.dialogue.dialogue import Dialogue, Drawn, Script
+from lmgym.apps.games.dialogue.dialogue import Dialogue, Drawn
 from lmgym.apps.games.dialogue.instances import instance_of, needed_fields
 from lmgym.apps.games.dialogue.records import Records
 from lmgym.apps.games.dialogue.scoring import RewardKind, abort, check_reward_kind, lose, success
 from lmgym.environments.protocol import Observation, StepResult, Task
+from lmgym.generation.protocol import ReplyScript
 from lmgym.text import Conversation
 
 NAME = "grid_reference"
@@ -172,7 +173,7 @@ def find_another(conversation: Conversation, rng: np.random.Generator) -> str:
     return f"Answer: {NUMBERS[(NUMBERS.index(found) + 1) % len(NUMBERS)]}"
 
 
-SCRIPTS: dict[str, dict[str, Script]] = {
+SCRIPTS: dict[str, dict[str, ReplyScript]] = {
     "winner": {GIVER: describe, FOLLOWER: find},
     "loser": {GIVER: describe, FOLLOWER: find_another},
     "rule_breaker": {

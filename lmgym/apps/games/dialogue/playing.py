@@ -1,4 +1,4 @@
-"""What `lmgym dialogue` does."""
+"""The commands of `lmgym dialogue`: games of scripted players, and rows out of records."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -7,11 +7,12 @@ from typing import final
 
 import numpy as np
 
-from lmgym.apps.games.dialogue.dialogue import Dialogue, Drawn, Script
+from lmgym.apps.games.dialogue.dialogue import Dialogue, Drawn
 from lmgym.apps.games.dialogue.instances import instance_of, needed_fields
 from lmgym.apps.games.dialogue.records import Records
 from lmgym.apps.games.dialogue.scoring import RewardKind, abort, check_reward_kind, lose, success
 from lmgym.environments.protocol import Observation, StepResult, Task
+from lmgym.generation.protocol import ReplyScript
 from lmgym.text import Conversation
 
 NAME = "private_shared"
@@ -23,7 +24,7 @@ YES_NO = re.compile(r"(yes|no)\b", re.I)
 
 @dataclass(frozen=True)
 class Setting:
-    """Who asks, and what a player may know: by slot, the question and the values."""
+    """A role that asks, and the slots that a player may know, with the question and the values of each."""
 
     questioner: str
     slots: Mapping[str, tuple[str, tuple[str, ...]]]
@@ -175,7 +176,7 @@ def answer(conversation: Conversation, rng: np.random.Generator) -> str:
     return f"ANSWER: {facts[slots[question]]}"
 
 
-SCRIPTS: dict[str, dict[str, Script]] = {
+SCRIPTS: dict[str, dict[str, ReplyScript]] = {
     "winner": {ANSWERER: answer},
     "loser": {ANSWERER: lambda conversation, rng: "ANSWER: yes"},
     "rule_breaker": {ANSWERER: lambda conversation, rng: "I would rather not say."},

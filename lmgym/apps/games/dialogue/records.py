@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lmgym.apps.games.dialogue.suites import EpisodeScore, episode_score
 from lmgym.console import say
+from lmgym.environments.protocol import Environment
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.runs.files import read_json, write_text
 
@@ -41,6 +42,18 @@ class Records:
     def outcome(self) -> Mapping[str, Any]:
         """The episode's scores by name; empty if it failed."""
         return (self.scores or {}).get("episode scores", {})
+
+
+class RecordedEnvironment(Environment, Protocol):
+    """An environment that keeps the records of its episode.
+
+    `task` is {"experiment": {"name", ...}, "instance", "players": models by agent}; an episode that ends without a turn
+    of a player begins without an observation.
+    """
+
+    def records(self) -> Records:
+        """The records of the episode, once it has ended."""
+        ...
 
 
 @dataclass(frozen=True)

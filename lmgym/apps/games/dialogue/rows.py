@@ -75,7 +75,7 @@ def rows_of_episode(interactions: Mapping[str, Any], outcome: str = UNKNOWN, tas
 
 
 def view_of(events: Iterable[Mapping[str, Any]], player: str) -> list[dict[str, str]]:
-    """What a player read and said, up to its last reply; messages of one side are joined by an empty line."""
+    """A player's view up to its last reply; messages of one side are joined by an empty line."""
     messages: list[dict[str, str]] = []
     for event in events:
         if event["from"] == GAME_MASTER and event["to"] == player:

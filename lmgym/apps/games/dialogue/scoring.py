@@ -1,4 +1,4 @@
-"""How an episode ended, its scores by clembench's names, and the rewards that follow from them.
+"""Results of episodes: their scores by clembench's names, and the rewards that follow from them.
 
 Main Score is 0 to 100: 0 of a lost game, nan of one that was aborted because a reply broke the rules of form.
 """

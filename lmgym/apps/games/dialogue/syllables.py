@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lmgym.apps.games.dialogue.dialogue import Drawn, Script
+from lmgym.apps.games.dialogue.dialogue import Drawn
 from lmgym.apps.games.dialogue.games import GAMES, DialogueGame, find_dialogue_game, play_scripted
 from lmgym.apps.games.dialogue.rows import rows_of_episode
 from lmgym.apps.games.dialogue.taboo import SPELLED, spelled
@@ -29,6 +29,7 @@ from lmgym.apps.games.dialogue.word_guess_players import FEEDBACK
 from lmgym.apps.games.small_policy import Moves, imitate
 from lmgym.environments.random_walks_model import made_once
 from lmgym.errors import InputError, shown
+from lmgym.generation.protocol import ReplyScript
 from lmgym.text import Conversation, from_messages
 
 EXPERIMENT, GUESSER = "syllables", "guesser"
@@ -73,14 +74,18 @@ def _fitting(words: tuple[str, ...], heard: str, rng: np.random.Generator) -> st
     return left[int(rng.integers(len(left)))]
 
 
-def _small(game: DialogueGame, words: tuple[str, ...], winner: Script, recorded: Script) -> DialogueGame:
+def _small(game: DialogueGame, words: tuple[str, ...], winner: ReplyScript, recorded: ReplyScript) -> DialogueGame:
     drawn = partial(draw, words)
     guessers = {"winner": winner, "recorded": recorded}
     make = partial(game.make, draws=(drawn, (EXPERIMENT,)))
     return replace(
-        game, name=f"{game.name}_{EXPERIMENT}", make=make, draw=drawn, experiment_names=(EXPERIMENT,),
+        game,
+        name=f"{game.name}_{EXPERIMENT}",
+        make=make,
+        draw=drawn,
+        experiment_names=(EXPERIMENT,),
         scripts={**game.scripts, **{name: {**game.scripts["winner"], GUESSER: one} for name, one in guessers.items()}},
-    )  # fmt: skip
+    )
 
 
 TABOO = _small(GAMES["taboo"], CLUE_WORDS, guess_from_letters, guess_from_letters)

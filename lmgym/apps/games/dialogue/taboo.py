@@ -6,12 +6,13 @@ from typing import final
 
 import numpy as np
 
-from lmgym.apps.games.dialogue.dialogue import Dialogue, Drawn, Script
+from lmgym.apps.games.dialogue.dialogue import Dialogue, Drawn
 from lmgym.apps.games.dialogue.instances import Draw, instance_of, needed_fields
 from lmgym.apps.games.dialogue.records import Records
 from lmgym.apps.games.dialogue.scoring import RewardKind, abort, check_reward_kind, lose, success
 from lmgym.apps.games.dialogue.words import LEVELS, all_words, words_of
 from lmgym.environments.protocol import Observation, StepResult, Task
+from lmgym.generation.protocol import ReplyScript
 from lmgym.text import Conversation
 
 NAME = "taboo"
@@ -155,8 +156,13 @@ def spelled(word: str, letters: int) -> str:
 
 def guess(conversation: Conversation, rng: np.random.Generator) -> str:
     """The word whose own clue has most in common with the clues, of those that fit the letters given."""
-    clues = [line for turn in conversation.turns if turn.speaker == "user" for line in turn.text.splitlines()
-             if line.startswith("CLUE: ")]  # fmt: skip
+    clues = [
+        line
+        for turn in conversation.turns
+        if turn.speaker == "user"
+        for line in turn.text.splitlines()
+        if line.startswith("CLUE: ")
+    ]
     wrong = {turn.text.removeprefix("GUESS: ") for turn in conversation.turns if turn.speaker == "bot"}
     said = {stem(word) for clue in clues for word in re.findall("[a-z]+", clue.lower())}
     letters = SPELLED.search(clues[-1])
@@ -175,7 +181,7 @@ def say_the_word(conversation: Conversation, rng: np.random.Generator) -> str:
     return f"CLUE: {conversation.turns[0].text.split('Secret word: ')[1].split()[0]}"
 
 
-SCRIPTS: dict[str, dict[str, Script]] = {
+SCRIPTS: dict[str, dict[str, ReplyScript]] = {
     "winner": {DESCRIBER: describe, GUESSER: guess},
     "loser": {DESCRIBER: say_the_word, GUESSER: lambda conversation, rng: "GUESS: nothing"},
     "rule_breaker": {

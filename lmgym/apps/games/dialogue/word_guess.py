@@ -52,9 +52,11 @@ class WordGuess:
     """
 
     def __init__(
-        self, variant: Variant = "plain", reward: RewardKind = "main_score",
+        self,
+        variant: Variant = "plain",
+        reward: RewardKind = "main_score",
         draws: tuple[Draw, Sequence[str]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if variant not in NAMES:
             raise InputError(f"variant={shown(variant)}; needed: {', '.join(NAMES)}")
         check_reward_kind(reward)

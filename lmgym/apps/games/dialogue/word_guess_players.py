@@ -5,9 +5,9 @@ from collections import Counter
 
 import numpy as np
 
-from lmgym.apps.games.dialogue.dialogue import Script
 from lmgym.apps.games.dialogue.word_guess import CRITIC, GUESSER, LETTERS, feedback
 from lmgym.apps.games.dialogue.words import LEVELS, Word, words_of
+from lmgym.generation.protocol import ReplyScript
 from lmgym.text import Conversation
 
 WORDS = tuple(word for level in LEVELS for word in words_of(level, LETTERS))
@@ -37,7 +37,7 @@ def agree_with_candidates(conversation: Conversation, rng: np.random.Generator) 
     return f"agree: {'yes' if proposed in [word.text for word in candidates(conversation)] else 'no'}"
 
 
-SCRIPTS: dict[str, dict[str, Script]] = {
+SCRIPTS: dict[str, dict[str, ReplyScript]] = {
     "winner": {GUESSER: guess, CRITIC: agree_with_candidates},
     "loser": {GUESSER: lambda conversation, rng: "guess: fuzzy", CRITIC: lambda conversation, rng: "agree: no"},
     "rule_breaker": {

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from lmgym.apps.games.alternating import SIDES, Alternating, Rules, minimax, one_move_ahead, random_move
-from lmgym.apps.games.ladder import Script
 from lmgym.apps.games.nim import Nim
 from lmgym.apps.games.replies import unknown_id
-from lmgym.apps.games.small_policy import Moves, untrained
 from lmgym.apps.games.tic_tac_toe import TicTacToe
-from lmgym.environments.protocol import Environment
-from lmgym.environments.random_walks_model import made_once
+from lmgym.environments.engine import play
+from lmgym.environments.players import ScriptPlayer
+from lmgym.environments.protocol import Environment, Observation
 from lmgym.errors import InputError
+from lmgym.generation.protocol import ReplyScript
 from lmgym.text import Conversation
 
 RANDOM = "random"
@@ -29,13 +29,13 @@ class TwoPlayerGame:
     name: str
     make: Callable[[], Environment]
     sides: tuple[str, str] = SIDES
-    """the agents"""
-    scripts: Mapping[str, Script] = field(default_factory=dict)
+    """the names of the two agents"""
+    scripts: Mapping[str, ReplyScript] = field(default_factory=dict)
     """scripted players of either side by name; "random" among them"""
     max_new_tokens: int = 8
-    """of a move"""
+    """most tokens of a move"""
 
-    def script(self, name: str) -> Script:
+    def script(self, name: str) -> ReplyScript:
         """The scripted player of a name. Raises InputError if there is none."""
         if name not in self.scripts:
             known = ", ".join(self.scripts) or "none"
@@ -64,21 +64,24 @@ def make_start(name: str, folder: str | Path, seed: int = 0) -> Path:
     """`folder` with a small policy from scratch, made on first use. It knows the words of the game and nothing else:
     over the listed moves it plays at random, over tokens it says no move.
     """
+    from lmgym.apps.games.small_policy import untrained  # here: torch takes seconds to import
+    from lmgym.environments.random_walks_model import made_once
+
     game = find_two_player_game(name)
     return made_once(Path(folder), lambda: untrained(random_moves(game, START_MOVES, seed), seed))
 
 
-def random_moves(game: TwoPlayerGame, moves: int, seed: int = 0) -> Moves:
+def random_moves(game: TwoPlayerGame, moves: int, seed: int = 0) -> list[tuple[Conversation, str]]:
     """At least so many (prompt, move) of random players of both sides."""
-    found: Moves = []
-    rng, number, script = np.random.default_rng(seed), 0, game.script(RANDOM)
+    found: list[tuple[Conversation, str]] = []
+    script, draws = game.script(RANDOM), np.random.default_rng(seed)
+
+    def record(environment: Environment, seen: Observation, own: np.random.Generator) -> str:
+        found.append((seen.conversation, script(seen.conversation, draws)))
+        return found[-1][1]
+
+    number, players = seed, dict.fromkeys(game.sides, ScriptPlayer(record, lambda seed: [seed]))
     while len(found) < moves:
-        environment = game.make()
-        shown = environment.reset({}, seed + number)
-        while shown:
-            prompts = {side: one.prompt for side, one in shown.items() if isinstance(one.prompt, Conversation)}
-            said = {side: script(prompt, rng) for side, prompt in prompts.items()}
-            found += [(prompts[side], said[side]) for side in shown]
-            shown = environment.step(said).observations
+        play([game.make()], [{}], [number], players, stops=(Exception,))
         number += 1
     return found

@@ -35,7 +35,7 @@ class Asked:
     """A player's turn: the messages that it replies to."""
 
     seat: int
-    """from 1"""
+    """its number, from 1"""
     messages: list[dict[str, str]]
 
 
@@ -84,10 +84,15 @@ class Bridge:
         environment = {name: value for name, value in os.environ.items() if name not in PRIVATE}
         self._process = subprocess.Popen(
             [str(python or find_python()), str(WORKER), str(folder), spec.name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
-            errors="replace", cwd=self._folder.name,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            cwd=self._folder.name,
             env={**environment, "CLEM_DISABLE_BANNER": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         for target in (self._read, self._read_errors):
             threading.Thread(target=target, name=f"bridge to {spec.name}", daemon=True).start()
         self.versions: Mapping[str, Any] = self._answer("ready")
@@ -103,7 +108,7 @@ class Bridge:
     def start(
         self, experiment: Mapping[str, Any], instance: Mapping[str, Any], players: list[str], seed: int
     ) -> tuple[int, Asked | Over]:
-        """(the number of a new episode, what comes first). `players` are the models' names; "mock" plays by script."""
+        """(the number of a new episode, its first turn or end). `players` are models' names; "mock" plays by script."""
         with self._lock:
             number = next(self._numbers)
             self._waiting[number] = queue.SimpleQueue()
@@ -111,7 +116,7 @@ class Bridge:
         return number, self._next(number, {"do": "start", "episode": number, **order})
 
     def reply(self, episode: int, text: str) -> Asked | Over:
-        """What comes after a player's reply. Raises EpisodeFailed if the game does not go on."""
+        """The next turn after a player's reply, or the end. Raises EpisodeFailed if the game does not go on."""
         # a lone surrogate, which UTF-8 cannot hold, becomes a question mark
         text = text.encode(errors="replace").decode()
         return self._next(episode, {"do": "reply", "episode": episode, "text": text})

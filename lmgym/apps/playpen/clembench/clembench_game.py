@@ -19,6 +19,7 @@ from lmgym.apps.playpen.registries.models import MOCKS
 from lmgym.apps.playpen.registries.own_games import OWN_GAMES, OwnGame
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.environments.protocol import Observation, ScoreRequest, StepResult, Task
+from lmgym.generation.protocol import ReplyScript
 from lmgym.text import from_messages
 
 REWARD, FAILED = "episode_reward", "episode_failure"
@@ -64,7 +65,7 @@ class ClembenchGame:
         """A new environment."""
         return ClembenchEpisode(self.bridge, self.seats)
 
-    def script(self, seat: str) -> Callable[..., str] | None:
+    def script(self, seat: str) -> ReplyScript | None:
         """None: the game plays its programmed seats itself."""
         return None
 

@@ -1,12 +1,14 @@
 """Our own dialogue games, as the registry of games has them: no checkout and no other process is needed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmgym.apps.games.dialogue.games import GAMES, DialogueGame, RecordedGame
+from lmgym.apps.games.dialogue.games import GAMES, DialogueGame
 from lmgym.apps.games.dialogue.instances import TRAIN, VALIDATION
+from lmgym.apps.games.dialogue.records import RecordedEnvironment
 from lmgym.apps.playpen.registries.specs import Spec
+from lmgym.generation.protocol import ReplyScript
 
 OWN_BENCHMARK = "lmgym"
 OWN_GAMES: Mapping[str, DialogueGame] = GAMES
@@ -23,7 +25,7 @@ class OwnGame:
 
     @property
     def seats(self) -> Sequence[str]:
-        """The roles."""
+        """The agents: the roles of the game."""
         return self.game.roles
 
     def experiments(self) -> Sequence[Mapping[str, Any]]:
@@ -32,10 +34,10 @@ class OwnGame:
             return self.game.experiments(TRAINING_INSTANCES, split=TRAIN)
         return self.game.experiments(split=VALIDATION)
 
-    def environment(self) -> RecordedGame:
+    def environment(self) -> RecordedEnvironment:
         """A new environment."""
         return self.game.environment()
 
-    def script(self, seat: str) -> Callable[..., str]:
+    def script(self, seat: str) -> ReplyScript:
         """The scripted winner, which is what mock plays."""
         return self.game.script(seat)

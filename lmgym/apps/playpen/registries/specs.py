@@ -1,6 +1,5 @@
 """Specs of models and games: objects of JSON that are read from registries, selected by a part of them, and unified."""
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -8,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError, listed, one_line, shown, shown_path
+from lmgym.errors import InputError, did_you_mean, listed, nearest, one_line, shown, shown_path
 from lmgym.masking import masked
 from lmgym.runs.record import redact
 
@@ -98,18 +97,17 @@ def read_entries(path: Path) -> tuple[list[dict[str, Any]], str]:
 def refuse_misspelt(path: Path, text: str, entry: Mapping[str, Any], known: Collection[str]) -> None:
     """Raises InputError for a key that is close to a known one and not known; other unknown keys are extra ones."""
     for key in entry:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=MISSPELT)
+        near = nearest(key, known, MISSPELT)
         if key not in known and near:
             found = re.search(rf"{re.escape(json.dumps(key))}\s*:", text)
             line = text.count("\n", 0, found.start()) + 1 if found else 1
-            raise InputError(f"{shown_path(path)}, line {line}: there is no key {shown(key)}; did you mean {near[0]}?")
+            raise InputError(f"{shown_path(path)}, line {line}: there is no key {shown(key)}; did you mean {near}?")
 
 
 def one_of(matches: Sequence[Spec], what: str, text: str, names: Collection[str]) -> Spec:
     """The match of the first source that has one. Raises InputError for none, and for several in that source."""
     if not matches:
-        near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = did_you_mean(text, names)
         raise InputError(f"no {what} matches {shown(text)}; {hint}needed: one of {listed(names, 30)}")
     first = [spec for spec in matches if spec.source == matches[0].source]
     if len(first) > 1:

@@ -8,8 +8,8 @@ from typing import Any
 from lmgym.apps.games.dialogue.records import Records, write_episode
 from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.episodes import pair_name, write_experiment, write_players
-from lmgym.apps.playpen.players import Player
-from lmgym.apps.playpen.playing import Game, Task, play, tasks_of
+from lmgym.apps.playpen.players import Model
+from lmgym.apps.playpen.playing import Game, GameTask, play, tasks_of
 from lmgym.apps.playpen.registries.games import GameRegistry
 from lmgym.console import say
 
@@ -20,19 +20,19 @@ class BaseCallback:
     """Hooks of a trainer; each does nothing unless it is overridden."""
 
     def on_training_start(self) -> None:
-        """Before `learn` begins to learn."""
+        """Called before `learn` begins to learn."""
 
     def on_training_end(self) -> None:
-        """After it."""
+        """Called after `learn` has learned."""
 
     def on_rollout_start(self, game: Game, num_timesteps: int) -> None:
-        """Before episodes of a game are played; `num_timesteps` replies were given before."""
+        """Called before episodes of a game are played; `num_timesteps` replies were given before."""
 
-    def on_episode(self, task: Task, records: Records, num_timesteps: int) -> None:
-        """After an episode; `num_timesteps` is the number of replies before it."""
+    def on_episode(self, task: GameTask, records: Records, num_timesteps: int) -> None:
+        """Called after an episode; `num_timesteps` is the number of replies before it."""
 
     def on_rollout_end(self) -> None:
-        """After the episodes."""
+        """Called after the episodes of a game."""
 
 
 class BasePlayPen(abc.ABC):
@@ -44,7 +44,7 @@ class BasePlayPen(abc.ABC):
     takes_flags = False
     """True if `learn` reads `flags`, the words after the options of `playpen run`"""
 
-    def __init__(self, learner: Player, teacher: Player | None = None) -> None:
+    def __init__(self, learner: Model, teacher: Model | None = None) -> None:
         self.learner, self.teacher = learner, teacher
         self.flags: list[str] = []
         self.num_timesteps = 0
@@ -58,21 +58,21 @@ class BasePlayPen(abc.ABC):
         """Add a callback."""
         self.callbacks.append(callback)
 
-    def is_learner(self, player: Player) -> bool:
+    def is_learner(self, player: Model) -> bool:
         """True for the learner."""
         return player is self.learner
 
-    def is_teacher(self, player: Player) -> bool:
+    def is_teacher(self, player: Model) -> bool:
         """True for the teacher."""
         return player is self.teacher
 
     @property
-    def players(self) -> list[Player]:
+    def players(self) -> list[Model]:
         """The learner, and the teacher if there is one."""
         return [self.learner] if self.teacher is None else [self.learner, self.teacher]
 
     def collect_rollouts(
-        self, game: Game, tasks: Sequence[Task], players: Sequence[Player] | None = None, seed: int = 0
+        self, game: Game, tasks: Sequence[GameTask], players: Sequence[Model] | None = None, seed: int = 0
     ) -> list[Records]:
         """Plays tasks and returns their records; `players` are the learner and the teacher unless they are given.
 
@@ -99,19 +99,19 @@ class BasePlayPen(abc.ABC):
 class GameRecordCallback(BaseCallback):
     """Writes each episode below FOLDER/PAIR/rollout0001/GAME, where an episode's number is that of its first reply."""
 
-    def __init__(self, players: Sequence[Player], folder: str | Path = RECORDS) -> None:
+    def __init__(self, players: Sequence[Model], folder: str | Path = RECORDS) -> None:
         self.players, self.folder = players, Path(folder) / pair_name(players)
         self.rollout = 0
         self.game = ""
 
     def on_rollout_start(self, game: Game, num_timesteps: int) -> None:
-        """A folder of its own for each rollout."""
+        """Begin a folder for the rollout."""
         self.rollout += 1
         self.game = game.spec.name
         write_players(self.folder, self.players)
 
-    def on_episode(self, task: Task, records: Records, num_timesteps: int) -> None:
-        """Write it."""
+    def on_episode(self, task: GameTask, records: Records, num_timesteps: int) -> None:
+        """Write the episode."""
         experiment = task.folder.split("/")[0]
         folder = self.folder / f"rollout{self.rollout:04d}" / self.game / experiment
         write_experiment(folder, self.game, task.experiment, self.players)
@@ -137,7 +137,7 @@ def close_games(games: Sequence[Game]) -> None:
             close()
 
 
-def all_tasks(games: Sequence[Game], most: int | None = None) -> list[tuple[Game, Task]]:
+def all_tasks(games: Sequence[Game], most: int | None = None) -> list[tuple[Game, GameTask]]:
     """The instances of games, at most `most` of each."""
     return [(game, task) for game in games for task in tasks_of(game)[:most]]
 

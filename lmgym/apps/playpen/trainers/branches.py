@@ -4,58 +4,55 @@ A game is played once; each of the learner's replies is then a branching point, 
 and the learner replies anew, several times. Siblings read the same prompt, and each is worth the outcome of its game.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from lmgym.apps.playpen.players import Player
-from lmgym.apps.playpen.playing import Game, conversation_of
+from lmgym.apps.playpen.clembench.clembench_game import REWARD
+from lmgym.apps.playpen.players import Model
+from lmgym.apps.playpen.playing import Game
 from lmgym.apps.playpen.trainers.learning_games import (
     LEARNER,
     OVER,
-    GameReward,
+    TEACHER,
     LearningGame,
     TeacherReplies,
     paper_reward,
 )
-from lmgym.environments.protocol import Sample
+from lmgym.environments.engine import play
+from lmgym.environments.episodes import RunningEpisode
+from lmgym.environments.players import ActionRequest, GeneratorPlayer, Player
+from lmgym.environments.protocol import Action
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Completion, Sampling
 from lmgym.text import Conversation, messages
 
 
-class _Branch:
-    """One game, played on from a beginning."""
+class LearnerTurn(NamedTuple):
+    """A reply of the learner."""
 
-    def __init__(
-        self, environment: LearningGame, task: Mapping[str, Any], seed: int, member: int,
-        beginning: Sequence[Mapping[str, str]],
-    ) -> None:  # fmt: skip
-        self.environment, self.seed, self.member = environment, seed, member
-        self.actions: list[Mapping[str, str]] = []
-        self.turns: list[tuple[int, Conversation, str]] = []
-        """of the learner: (step, prompt, reply)"""
-        self.reward: float | None = None
-        self.observations = dict(environment.reset(task, seed))
-        for action in beginning:
-            self.step(action)
+    step: int
+    """the number of the episode's step"""
+    prompt: Conversation
+    reply: str
 
-    def step(self, action: Mapping[str, str]) -> None:
-        """Take a reply."""
-        result = self.environment.step(action)
-        self.actions.append(action)
-        self.observations = {} if result.terminated else dict(result.observations)
-        if result.restarted:
-            self.turns.clear()
-        if result.terminated:
-            samples = [Sample(request, "", Completion("", "eos")) for request in result.score_requests]
-            [found] = GameReward().rewards(samples)
-            self.reward = None if isinstance(found.reward, tuple) else found.reward
+
+class Fork(NamedTuple):
+    """A game to play: a task, the actions that it begins with, and its number among the branches of a point."""
+
+    task: int
+    beginning: Sequence[Mapping[str, str]] = ()
+    member: int = 0
 
 
 def branch_pairs(
-    learner: Player, teacher: Player | None, games: Sequence[Game], tasks: Sequence[Mapping[str, Any]], branches: int,
+    learner: Model,
+    teacher: Model | None,
+    games: Sequence[Game],
+    tasks: Sequence[Mapping[str, Any]],
+    branches: int,
     seed: int = 0,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Rows with prompt, chosen and rejected; points whose replies are all worth the same give none.
 
     Raises InputError if no point gives a pair, and for a greedy learner, whose replies are all equal.
@@ -66,26 +63,37 @@ def branch_pairs(
         raise InputError("branches of a greedy learner are all equal; needed: a temperature above 0, as -T 0.7")
     named = {game.spec.name: game for game in games}
     programmed = bool(teacher and teacher.is_programmed)
+    recorded = RecordedLearner(GeneratorPlayer(learner.generator, learner.sampling))
+    players: dict[str, Player] = {LEARNER: recorded}
+    if teacher and not programmed:
+        players[TEACHER] = GeneratorPlayer(TeacherReplies(teacher))
 
-    def begin(number: int, member: int, beginning: Sequence[Mapping[str, str]]) -> _Branch:
-        game = LearningGame(named, programmed, paper_reward)
-        return _Branch(game, tasks[number], seed + number, member, beginning)
+    def play_all(forks: Sequence[Fork]) -> list[RunningEpisode]:
+        return play(
+            [LearningGame(named, programmed, paper_reward) for _ in forks],
+            [tasks[fork.task] for fork in forks],
+            [seed + fork.task for fork in forks],
+            players,
+            members=[fork.member for fork in forks],
+            beginnings=[fork.beginning for fork in forks],
+            seed_of=_seed,
+            watch=recorded.forget_if_restarted,
+            stops=(Exception,),  # of a faulty game; a reward that failed is masked
+        )
 
-    trunks = [begin(number, 0, ()) for number in range(len(tasks))]
-    _play_on(trunks, learner, teacher)
     siblings: list[tuple[Conversation, list[tuple[str, float]]]] = []
-    forks: list[tuple[int, _Branch]] = []
-    for number, trunk in enumerate(trunks):
-        for step, prompt, reply in trunk.turns:
-            if trunk.reward is not None:
-                siblings.append((prompt, [(reply, trunk.reward)]))
-                again = [begin(number, k, trunk.actions[:step]) for k in range(1, branches)]
-                forks += [(len(siblings) - 1, branch) for branch in again]
-    _play_on([branch for _, branch in forks], learner, teacher)
-    for point, branch in forks:
+    forks: list[Fork] = []
+    for number, trunk in enumerate(play_all([Fork(number) for number in range(len(tasks))])):
+        if (worth := _reward(trunk)) is not None:
+            for step, prompt, reply in recorded.turns[trunk]:
+                siblings.append((prompt, [(reply, worth)]))
+                forks += [Fork(number, trunk.actions[:step], member) for member in range(1, branches)]
+    for place, branch in enumerate(play_all(forks)):
+        prompt, replies = siblings[place // (branches - 1)]
+        turns, worth = recorded.turns[branch], _reward(branch)
         # a branch that was played once more may have read another prompt
-        if branch.reward is not None and branch.turns and branch.turns[0][1] == siblings[point][0]:
-            siblings[point][1].append((branch.turns[0][2], branch.reward))
+        if worth is not None and turns and turns[0].prompt == prompt:
+            replies.append((turns[0].reply, worth))
     rows = [row for prompt, replies in siblings if (row := _pair(prompt, replies))]
     if not rows:
         raise InputError(
@@ -93,6 +101,12 @@ def branch_pairs(
             "sometimes wins and sometimes loses, more branches, or a higher temperature"
         )
     return rows
+
+
+def _reward(episode: RunningEpisode) -> float | None:
+    """The reward of the game; None if it failed."""
+    [request] = episode.result.score_requests
+    return request.columns.get(REWARD)
 
 
 def _pair(prompt: Conversation, replies: Sequence[tuple[str, float]]) -> dict[str, Any] | None:
@@ -104,27 +118,28 @@ def _pair(prompt: Conversation, replies: Sequence[tuple[str, float]]) -> dict[st
     return {"prompt": messages(prompt), "chosen": said[0], "rejected": said[1]}
 
 
-def _play_on(branches: Sequence[_Branch], learner: Player, teacher: Player | None) -> None:
-    """Play all to their ends, a request for each agent's turns at once."""
-    others = TeacherReplies(teacher) if teacher and not teacher.is_programmed else None
-    while playing := [branch for branch in branches if branch.observations]:
-        for agent in (LEARNER, "teacher"):
-            acting = [branch for branch in playing if agent in branch.observations]
-            if not acting:
-                continue
-            prompts = [conversation_of(branch.observations[agent]) for branch in acting]
-            seeds = [_seed(branch) for branch in acting]
-            if agent == LEARNER:
-                texts = [completion.text for completion in learner.reply(prompts, seeds)]
-            else:
-                assert others is not None, "a game's own script replies within the environment"
-                found = others.reply(prompts, 1, Sampling(seed=tuple(seeds)))
-                texts = [completion.text for [completion] in found]
-            for branch, prompt, text in zip(acting, prompts, texts, strict=True):
-                if agent == LEARNER and prompt.turns[-1].text != OVER:
-                    branch.turns.append((len(branch.actions), prompt, text))
-                branch.step({agent: text})
+@dataclass
+class RecordedLearner:
+    """The learner, with what it read and said, but for the beginnings that were replayed."""
+
+    player: Player
+    turns: dict[RunningEpisode, list[LearnerTurn]] = field(default_factory=lambda: defaultdict(list))
+
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        """n replies to each observation."""
+        found = self.player.act(requests, n)
+        for (_, _, seen, _, _, episode), [action, *_] in zip(requests, found, strict=True):
+            assert episode is not None, "branches are played by the engine"
+            prompt = seen.conversation
+            if prompt.turns[-1].text != OVER:
+                self.turns[episode].append(LearnerTurn(episode.step_number, prompt, action.text))
+        return found
+
+    def forget_if_restarted(self, episode: RunningEpisode) -> None:
+        """Drop the turns of a game that is played once more."""
+        if episode.result.restarted:
+            self.turns[episode].clear()
 
 
-def _seed(branch: _Branch) -> int:
-    return (branch.seed * 1_000_003 + len(branch.actions) * 10_007 + branch.member * 101) % 2**63
+def _seed(episode: RunningEpisode, agent: str) -> int:
+    return (episode.seed * 1_000_003 + episode.step_number * 10_007 + episode.member * 101) % 2**63

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from lmgym.apps.games.dialogue.rows import RowFilter, write_dialogue_rows
 from lmgym.apps.playpen.model_settings import context_size, model_config
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.registries.games import GameRegistry
 from lmgym.apps.playpen.trainers.base import say_entry
 from lmgym.config import StageConfig
@@ -33,7 +33,7 @@ class LearnerSource:
     bits: int
 
 
-def learner_source(learner: Player) -> LearnerSource:
+def learner_source(learner: Model) -> LearnerSource:
     """The learner's folder or hub id. Raises InputError for one that is not in this process, or has an adapter."""
     spec, config = learner.spec, model_config(learner.spec)
     if spec.get("backend") != "huggingface_local":
@@ -90,7 +90,7 @@ def corrected_modules(model: str, modules: str) -> str:
     return ",".join(names)
 
 
-def keep_checkpoint(learner: Player, folder: Path, result: str, suffix: str) -> Path:
+def keep_checkpoint(learner: Model, folder: Path, result: str, suffix: str) -> Path:
     """Renames a run's model/ or adapter/ to checkpoint-N, after N updates, and prints the entry that plays it."""
     if not (folder / result).is_dir():
         raise InputError(f"{shown_path(folder)} has no {result}; found {listed(p.name for p in folder.iterdir())}")

@@ -16,11 +16,11 @@ from typing import Any, final
 
 import numpy as np
 
-from lmgym.apps.games.dialogue.records import Records
+from lmgym.apps.games.dialogue.records import RecordedEnvironment, Records
 from lmgym.apps.games.dialogue.scoring import ABORTED, MAIN_SCORE
 from lmgym.apps.playpen.clembench.clembench_game import FAILED, REWARD, main_score_reward
-from lmgym.apps.playpen.players import Player
-from lmgym.apps.playpen.playing import EpisodeFailed, Game, Playable, conversation_of, tasks_of
+from lmgym.apps.playpen.players import Model
+from lmgym.apps.playpen.playing import EpisodeFailed, Game, tasks_of
 from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
 from lmgym.errors import InputError, TooLong
 from lmgym.generation.protocol import Completion, Progress, Sampling
@@ -83,9 +83,11 @@ class LearningGame:
     """One episode, of whichever game the task names. `blocking` if any of the games is."""
 
     def __init__(
-        self, games: Mapping[str, Game], teacher_is_programmed: bool = False,
+        self,
+        games: Mapping[str, Game],
+        teacher_is_programmed: bool = False,
         reward_of: Callable[[Records], float] = main_score_reward,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.games, self.teacher_is_programmed, self.reward_of = games, teacher_is_programmed, reward_of
         self.blocking = any(getattr(game.environment(), "blocking", False) for game in games.values())
 
@@ -108,7 +110,7 @@ class LearningGame:
 
     def _begin(self) -> StepResult:
         """A new game, up to the first turn that no script takes."""
-        self.inner: Playable = self.game.environment()
+        self.inner: RecordedEnvironment = self.game.environment()
         self.learner_acted: bool = False
         self.teacher_spoke_last = False
         self.failure, self.steps = "", 0
@@ -145,7 +147,7 @@ class LearningGame:
                 return StepResult({agent: self.pending[seat]})
             self.teacher_spoke_last = True
             rng = np.random.default_rng([self.seed % 2**32, self.steps])
-            self._give(script(conversation_of(self.pending[seat]), rng))
+            self._give(script(self.pending[seat].conversation, rng))
         if self._aborted_by_teacher() and not self.is_second and not self.teacher_is_programmed:
             self.is_second = True
             return replace(self._begin(), restarted=True)
@@ -192,15 +194,15 @@ class GameReward:
 class TeacherReplies:
     """The teacher as the generator of an agent: its own temperature and length, and no reply to what is too long."""
 
-    player: Player
+    model: Model
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:
         """n replies to each conversation; of `sampling` only the seeds are used."""
-        own = replace(Sampling(self.player.max_tokens, self.player.temperature), seed=sampling.seed)
+        own = replace(self.model.sampling, seed=sampling.seed)
         try:
-            return self.player.generator.reply(conversations, n, own)
+            return self.model.generator.reply(conversations, n, own)
         except TooLong:
             if len(conversations) == 1:
                 return [[Completion("", "length")] * n]  # which the game's rule aborts

@@ -107,7 +107,7 @@ def test_an_id_that_cannot_be_made_is_refused_before_anything_is_loaded(
 ) -> None:
     pytest.importorskip("gymnasium")
     config = PPOConfig("agents")
-    with pytest.raises(InputError, match="has no 'BlackJack-v1'; needed: one of Blackjack-v1"):
+    with pytest.raises(InputError, match="has no 'BlackJack-v1'; did you mean Blackjack-v1"):
         agent_episodes(BlackjackAgent, "BlackJack-v1")(config, tokenizers["gpt2"])
     with pytest.raises(InputError, match="eval_size=0; needed: a number of episodes to evaluate on"):
         agent_episodes(BlackjackAgent, "Blackjack-v1")(PPOConfig("agents", rollout=RolloutConfig(eval_size=0)), None)

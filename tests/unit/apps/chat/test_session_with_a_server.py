@@ -12,10 +12,10 @@ import pytest
 from servers import Server
 
 from lmgym.apps.chat.actions import ChatView
-from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.loading import model_revisions
 from lmgym.apps.chat.records import load
 from lmgym.apps.chat.session import ChatSession
+from lmgym.apps.chat.session_commands import respond
 from lmgym.errors import TooLong
 from lmgym.generation import model_server
 from lmgym.generation.openai_server import ServedGenerator

@@ -23,7 +23,6 @@ from lmgym.apps.games.toy_text import taxi
 from lmgym.apps.world.app_conversation import AppConversation
 from lmgym.apps.world.streams import draw_population
 from lmgym.apps.world.world import World
-from lmgym.environments.blackjack import Blackjack
 from lmgym.environments.one_side import OneSide
 from lmgym.environments.protocol import Environment, Observation, StepResult
 from lmgym.environments.scored_chat import ScoredChat
@@ -79,7 +78,6 @@ def environments() -> dict[str, tuple[Callable[[], Environment], dict, str]]:
         "our own tic-tac-toe": (TWO_PLAYER_GAMES["tic_tac_toe"].make, {}, "json"),
         "our own nim": (TWO_PLAYER_GAMES["nim"].make, {}, "json"),
         "nim against an opponent": (lambda: OneSide(TWO_PLAYER_GAMES["nim"].make(), SIDES), {"side": SIDES[1]}, "json"),
-        "blackjack with sab": (Blackjack, {}, "gymnasium"),
         "shop for a tokenizer without tools": (lambda: Shop(TOKENIZER), {}, "json"),
         "GuessTheNumber": (lambda: TextArena("GuessTheNumber-v0"), {}, "textarena"),
         "textarena's Blackjack, which draws all the time": (

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from lmgym.apps.playpen.clembench.bridge import find_python
+from lmgym.apps.playpen.evaluation import EvalSettings
 from lmgym.apps.playpen.running import run_clem
 
 GAMES = ("taboo", "wordle", "wordle_withclue", "wordle_withcritic", "referencegame", "privateshared", "imagegame",
@@ -27,7 +28,7 @@ def scores_of_both(game: str, folder: Path) -> list[tuple[str | None, str | None
     """The episode scores of each episode, as text, by us and by clemcore; None where there are none."""
     ours, theirs = folder / "ours", folder / "theirs"  # `clem score` takes a game's name anywhere in a path
     checkout = str(Path(os.environ["LMGYM_CLEMBENCH"]).absolute())
-    run_clem(game, ["mock"], str(ours), None, 0.0, 300, checkout, 0, 64)
+    run_clem(game, ["mock"], 0.0, 300, checkout, None, EvalSettings(folder=str(ours)))
     shutil.copytree(ours, theirs, ignore=shutil.ignore_patterns("scores.json"))
     (folder / "game_registry.json").write_text(json.dumps([{"benchmark_path": checkout}]))
     command = [str(find_python().parent / "clem"), "score", "-g", game, "-r", str(theirs)]

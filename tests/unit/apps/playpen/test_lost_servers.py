@@ -8,26 +8,26 @@ from toy_games import SayGame, without_keys
 
 from lmgym.apps.playpen import evaluation
 from lmgym.apps.playpen.evaluation import EvalSettings, evaluate
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.registries.games import GameRegistry
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError
-from lmgym.generation import openai_server
+from lmgym.generation import model_server
 
 KEY = "sk-never-to-be-seen-0123"
 
 
-def player(url: str) -> Player:
+def player(url: str) -> Model:
     fields = {"model_name": "served", "backend": "openai_compatible", "model_config": {"base_url": url}}
-    return Player(Spec(fields))
+    return Model(Spec(fields))
 
 
 @pytest.fixture
 def games(monkeypatch, tmp_path) -> GameRegistry:
     """A registry of a game of 20 episodes, each over after the first reply."""
     without_keys(monkeypatch, tmp_path)
-    monkeypatch.setattr(openai_server, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(openai_server, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(model_server, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(model_server, "LONGEST_WAIT", 0.02)
     game = SayGame(20)
     monkeypatch.setattr(evaluation, "open_game", lambda spec: game)
     return GameRegistry([game.spec], is_chosen=True)
@@ -90,7 +90,7 @@ def test_a_key_that_a_server_sends_back_and_a_password_in_an_address_reach_no_fi
 ) -> None:
     monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
     evaluate(player(serve("echoes_key").url), games, EvalSettings(folder="out"))
-    evaluate(Player(Spec({"model_name": "mock", "backend": "_player_programmed", "model_config": {
+    evaluate(Model(Spec({"model_name": "mock", "backend": "_player_programmed", "model_config": {
         "base_url": "https://me:hidden-word@example.org/v1?api_key=hidden-query"}, "api_key": "hidden-field",
     })), games, EvalSettings(folder="mine"))  # fmt: skip
     written = "".join(path.read_text() for path in Path().rglob("*") if path.is_file())

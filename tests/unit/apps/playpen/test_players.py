@@ -9,10 +9,10 @@ import pytest
 
 from lmgym.apps.playpen.local_player import bits_of, set_template
 from lmgym.apps.playpen.model_settings import CulledReplies, context_size, culled_end
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError, ServerError, TooLong
-from lmgym.generation import anthropic_server
+from lmgym.generation import model_server
 from lmgym.generation.anthropic_server import AnthropicGenerator
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
@@ -85,8 +85,8 @@ def test_a_local_player_replies_with_its_adapter_within_its_context(talkative_mo
 
     def texts(config: dict, size: object = "400") -> list[str]:
         fields = {"model_name": "a", "backend": "huggingface_local", "huggingface_id": source, "model_config": config}
-        player = Player(Spec({**fields, "context_size": size}), 0.0, 16)
-        return [completion.text for completion in player.reply([HELLO], [1])]
+        player = Model(Spec({**fields, "context_size": size}), 0.0, 16)
+        return [completion.text for [completion] in player.generator.reply([HELLO], 1, player.sampling)]
 
     assert texts({}) != texts({"peft_model": str(tmp_path / "adapter")})
     with pytest.raises(TooLong, match="the context_size of a is 20"):
@@ -125,7 +125,7 @@ def message(text: str, reason: str = "end_turn") -> dict:
 @pytest.fixture
 def anthropic(monkeypatch):
     """A generator at a server with these answers, and the requests it got."""
-    monkeypatch.setattr(anthropic_server, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(model_server, "FIRST_WAIT", 0.01)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     servers = []
 
@@ -201,8 +201,9 @@ def test_a_player_of_a_server_is_made_of_its_entry(serve, monkeypatch, tmp_path)
     server = serve("good")
     Path("key.json").write_text(json.dumps({"openai_compatible": {"base_url": server.url}}))
     spec = Spec({"model_name": "a", "model_id": "b", "backend": "openai_compatible"})
-    player = Player(spec, 0.5, 9)
-    assert [reply.text for reply in player.reply([HELLO], [3])] == ["3.0 to hello"]
+    player = Model(spec, 0.5, 9)
+    [[reply]] = player.generator.reply([HELLO], 1, player.sampling)
+    assert reply.text == "0.0 to hello"
     assert server.requests[0]["body"]["model"] == "b"
     assert player.usage is not None
     assert player.usage.requests == 1

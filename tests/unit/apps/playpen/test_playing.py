@@ -2,25 +2,28 @@
 
 import json
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from toy_games import SayGame, scripted, without_keys
+from toy_games import SayEpisode, SayGame, scripted, without_keys
 
 from lmgym.apps.games.dialogue.records import read_scores
 from lmgym.apps.games.dialogue.suites import suite_score
 from lmgym.apps.playpen import evaluation
 from lmgym.apps.playpen.episodes import clear_game, pair_name, write_players
 from lmgym.apps.playpen.evaluation import EvalSettings, evaluate
-from lmgym.apps.playpen.players import Player
-from lmgym.apps.playpen.playing import play, tasks_of
+from lmgym.apps.playpen.players import Model
+from lmgym.apps.playpen.playing import ServerGone, play, tasks_of
 from lmgym.apps.playpen.registries.games import GameRegistry, load_games
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.apps.playpen.static_rows import read_static_games
-from lmgym.errors import InputError, TooLong
+from lmgym.environments.engine import hash_of
+from lmgym.errors import InputError, ServerError, TooLong
+from lmgym.generation.protocol import Completion
 
 YES = ["yes"]
-MOCK = Player(Spec({"model_name": "mock", "backend": "_player_programmed"}))
+MOCK = Model(Spec({"model_name": "mock", "backend": "_player_programmed"}))
 PUBLISHED = Path(__file__).parents[5] / "shared/data/playpen-eval"
 
 
@@ -68,6 +71,122 @@ def test_a_prompt_beyond_the_context_fails_its_own_episode() -> None:
     game = SayGame(12)
     found = kinds(play(game, [player, scripted(YES, "b")], tasks_of(game)))
     assert set(found) == {"Success", "failed"}
+
+
+@dataclass
+class Counted:
+    """Says yes first, and then no; keeps the prompts of each request."""
+
+    requests: list[list[str]] = field(default_factory=list)
+
+    def reply(self, conversations, n, sampling, progress=None):
+        self.requests.append([conversation.turns[-1].text for conversation in conversations])
+        replies = ["yes" if text.endswith("0") else "no" for text in self.requests[-1]]
+        return [[Completion(reply, "eos")] for reply in replies]
+
+
+def test_an_episode_is_handed_over_when_it_ends_and_the_next_one_begins() -> None:
+    model = scripted(YES)
+    generator = vars(model)["generator"] = Counted()
+    game = SayGame(5)
+    game.instances[1] = {"game_id": 1, "breaks": 0}
+    ended = []
+
+    def done(index, records) -> None:
+        ended.append((index, len(generator.requests), records.failure))
+
+    found = play(game, [model], tasks_of(game), at_once=2, done=done, skipped={3})
+    assert [records.outcome.get("Lose") for records in found] == [1, None, 1, 1]
+    assert ended == [(1, 1, "EpisodeFailed: the game broke"), (0, 2, ""), (2, 3, ""), (4, 4, "")]
+
+
+def test_seats_of_one_model_are_one_request() -> None:
+    first, second = scripted(YES), scripted(YES)  # of one name and temperature
+    generator = vars(first)["generator"] = vars(second)["generator"] = Counted()
+    game = SayGame(3)
+    game.instances[0] = {"game_id": 0, "breaks": 0}
+    play(game, [first, second], tasks_of(game), at_once=2)
+    said = [["first: say yes, 0", "first: say yes, 0"], ["second: say yes, 1", "first: say yes, 0"]]
+    assert generator.requests == [*said, ["second: say yes, 1"]]
+
+
+def test_seeds_of_replies_follow_from_the_episode_its_step_and_the_seat() -> None:
+    seeds = []
+
+    class Seeds:
+        def reply(self, conversations, n, sampling, progress=None):
+            seeds.append(sampling.seed)
+            return [[Completion("yes", "eos")] for _ in conversations]
+
+    model = scripted(YES)
+    vars(model)["generator"] = Seeds()
+    play(SayGame(2, length=2), [model], tasks_of(SayGame(2)), seed=3)
+    of_episodes = [hash_of(3, i, 0, "") for i in range(2)]
+    by_step = enumerate(SayGame.seats)
+    assert seeds == [tuple(hash_of(seed, 0, step, seat) for seed in of_episodes) for step, seat in by_step]
+    assert seeds[0][0] == 1908863766968548058
+
+
+@pytest.mark.parametrize("error", [InputError("a bad instance"), LookupError("a bad instance")])
+def test_an_error_of_a_game_fails_its_episode_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = SayEpisode.step
+
+    def fail(self, actions):
+        if self.task["instance"]["game_id"] == 1:
+            raise error
+        return step(self, actions)
+
+    monkeypatch.setattr(SayEpisode, "step", fail)
+    found = play(SayGame(3), [MOCK], tasks_of(SayGame(3)))
+    assert [records.failure for records in found] == ["", f"{type(error).__name__}: a bad instance", ""]
+
+
+def test_an_episode_that_ends_at_its_beginning_is_recorded_as_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    reset = SayEpisode.reset
+
+    def end_at_once(self, task, seed):
+        shown = reset(self, task, seed)
+        return {} if task["instance"]["game_id"] == 0 else shown
+
+    monkeypatch.setattr(SayEpisode, "reset", end_at_once)
+    ended = []
+    found = play(SayGame(2), [MOCK], tasks_of(SayGame(2)), done=lambda index, records: ended.append(index))
+    assert [records.failure for records in found] == ["", ""]
+    assert [len(records.interactions["turns"]) for records in found] == [0, 3]
+    assert ended == [0, 1]
+
+
+def test_a_model_that_answers_nothing_ends_the_play_once_its_failures_were_handed_over() -> None:
+    class Gone:
+        def reply(self, conversations, n, sampling, progress=None):
+            raise ServerError("http://here gave no usable answer; needed: a server")
+
+    model, failures = scripted(YES), []
+    vars(model)["generator"] = Gone()
+    game = SayGame(20)
+
+    def done(index, records) -> None:
+        failures.append(records.failure)
+
+    with pytest.raises(ServerGone, match=r"^0 of 20 episodes of say were played: ServerError: http://here gave no"):
+        play(game, [MOCK, model], tasks_of(game), at_once=4, done=done)
+    assert failures == ["ServerError: http://here gave no usable answer; needed: a server"] * 8
+
+
+def test_a_model_that_answers_now_and_then_is_not_given_up() -> None:
+    class Unsteady:
+        requests = 0
+
+        def reply(self, conversations, n, sampling, progress=None):
+            self.requests += 1
+            if self.requests % 4:
+                raise ServerError("busy")
+            return [[Completion("no", "eos")] for _ in conversations]
+
+    model = scripted(YES)
+    vars(model)["generator"] = Unsteady()
+    found = kinds(play(SayGame(20), [model], tasks_of(SayGame(20)), at_once=1))
+    assert found == [*["failed"] * 3, "Lose"] * 5
 
 
 def test_a_game_without_instances_is_refused() -> None:
@@ -192,7 +311,7 @@ def test_a_task_whose_name_is_a_path_reaches_no_other_folder(task, tmp_path) -> 
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "?", "answer": "a", "task": task}) + "\n")
     settings = EvalSettings("static", folder=str(tmp_path / "out"), static=str(tmp_path / "rows.jsonl"))
     with pytest.raises(InputError, match=r"a game or task is called .*; needed: a name for a folder"):
-        evaluate(Player(Spec({"model_name": "mock", "backend": "_player_programmed"})), GameRegistry([]), settings)
+        evaluate(Model(Spec({"model_name": "mock", "backend": "_player_programmed"})), GameRegistry([]), settings)
     assert kept.exists()
 
 

@@ -11,7 +11,7 @@ from toy_games import TOY, without_keys
 from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.commands import clem, playpen
 from lmgym.apps.playpen.listing import list_games, list_models
-from lmgym.apps.playpen.players import Player, make_generator
+from lmgym.apps.playpen.players import Model, make_generator
 from lmgym.apps.playpen.registries.games import load_games, read_checkout
 from lmgym.apps.playpen.registries.keys import provide_key, read_keys
 from lmgym.apps.playpen.registries.models import load_models, refuse_unnamed_code
@@ -199,8 +199,8 @@ def test_a_player_of_each_backend_is_refused_without_what_it_needs() -> None:
 
 
 def test_a_players_folder_is_named_after_model_and_temperature() -> None:
-    assert Player(Spec({"model_name": "llama3-8b"}), 0).descriptor == "llama3-8b-t0.0"
-    assert Player(Spec({"model_name": "mock"}), 0.75).descriptor == "mock-t0.75"
+    assert Model(Spec({"model_name": "llama3-8b"}), 0).descriptor == "llama3-8b-t0.0"
+    assert Model(Spec({"model_name": "mock"}), 0.75).descriptor == "mock-t0.75"
 
 
 def test_a_game_of_a_registry_that_nobody_named_is_listed_and_not_run(capsys) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from toy_games import SayGame, scripted
 
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import tasks_of
 from lmgym.apps.playpen.registries.games import GameRegistry
 from lmgym.apps.playpen.registries.specs import Spec
@@ -81,7 +81,7 @@ def test_a_file_must_define_one_trainer(tmp_path) -> None:
         run_file(str(path), "mock", None, 0.0, 10, None, flags=["--steps", "3"])
     for text, message in (
         (head, "defines none"), (head + body.format("A") + body.format("B"), "defines A, B"),
-        ("import not_there", "does not load: ModuleNotFoundError"),
+        ("import not_there", "mine.py failed: ModuleNotFoundError"),
     ):  # fmt: skip
         path.write_text(text)
         with pytest.raises(InputError, match=message):
@@ -101,7 +101,7 @@ def test_grpo_samples_at_the_learners_temperature_or_at_1(
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples/trl")
     fields = {"model_name": "a", "backend": "huggingface_local", "huggingface_id": "b"}
-    learner = Player(Spec(fields), of_the_learner, 20)
+    learner = Model(Spec(fields), of_the_learner, 20)
     config = import_module("grpo_lora").grpo_config(Plays(learner), tmp_path / "run", MethodConfig("grpo"))
     assert (config.rollout.temperature, config.rollout.max_new_tokens) == (of_rollouts, 20)
 
@@ -190,7 +190,7 @@ def test_a_teacher_has_its_own_temperature_and_says_nothing_to_what_is_too_long(
                 raise TooLong("long")
             return [[Completion("ok", "eos")]]
 
-    teacher = Player(Spec({"model_name": "t"}), 0.25, 7)
+    teacher = Model(Spec({"model_name": "t"}), 0.25, 7)
     vars(teacher)["generator"] = Short()
     given = [Conversation(()), Conversation(())], 1, Sampling(temperature=1.0, seed=(1, 2))
     found = TeacherReplies(teacher).reply(*given)
@@ -223,6 +223,23 @@ def test_branches_give_pairs_of_the_best_and_the_worst_sibling_of_a_point() -> N
         branch_pairs(scripted(YES), None, games, own, 3)
 
 
+def test_replies_of_branches_have_seeds_by_episode_step_and_number_of_the_branch() -> None:
+    seeds = []
+
+    class Seeds:
+        def reply(self, conversations, n, sampling, progress=None):
+            seeds.append(sampling.seed)
+            return [[Completion("yes" if seed % 2 else "no", "eos")] for seed in sampling.seed]
+
+    learner = scripted(YES, "a", 1.0)
+    vars(learner)["generator"] = Seeds()
+    games = [SayGame(2, length=2)]
+    assert branch_pairs(learner, None, games, learning_tasks(games, True), 3, 4)
+    assert seeds[0] == (4 * 1_000_003, 5 * 1_000_003)
+    assert seeds[1] == (5 * 1_000_003 + 10_007,), "the first game was lost at once"
+    assert seeds[2][:2] == (4 * 1_000_003 + 101, 4 * 1_000_003 + 202)
+
+
 def test_siblings_of_a_branching_point_read_its_prompt_also_if_the_teacher_aborts() -> None:
     def learn(conversation, rng) -> str:
         is_first = conversation.turns[-1].text.endswith("0")
@@ -238,7 +255,7 @@ def test_siblings_of_a_branching_point_read_its_prompt_also_if_the_teacher_abort
 
 
 def test_a_trained_model_gets_its_checkpoint_and_its_registry_entry(tmp_path, capsys) -> None:
-    learner = Player(Spec({"model_name": "a", "backend": "huggingface_local", "huggingface_id": "b",
+    learner = Model(Spec({"model_name": "a", "backend": "huggingface_local", "huggingface_id": "b",
                            "model_config": {"eos_to_cull": "x"}}))  # fmt: skip
     for result, config in (("model", {"eos_to_cull": "x"}), ("adapter", None)):
         folder = tmp_path / result
@@ -281,7 +298,7 @@ def test_the_folder_of_a_trainer_is_not_a_flag(tmp_path) -> None:
 
 def test_a_learner_must_have_weights_here() -> None:
     with pytest.raises(InputError, match="of backend openai; needed: huggingface_local"):
-        learner_source(Player(Spec({"model_name": "a", "backend": "openai"})))
+        learner_source(Model(Spec({"model_name": "a", "backend": "openai"})))
     fields = {"model_name": "a", "backend": "huggingface_local", "model_config": {"peft_model": "x"}}
     with pytest.raises(InputError, match="a learner without an adapter"):
-        learner_source(Player(Spec(fields)))
+        learner_source(Model(Spec(fields)))

@@ -1,5 +1,8 @@
 """Scripted players, replays and forks of all games."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from acting import TOKENIZER, Scripted
 
@@ -7,7 +10,8 @@ from lmgym.apps.games.dialogue.games import GAMES, PLAYERS, DialogueGame, find_d
 from lmgym.environments.protocol import StepResult
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Sampling, ScriptedGenerator
+from lmgym.generation.protocol import ReplyScript, Sampling, ScriptedGenerator
+from lmgym.text import Conversation
 
 OUTCOMES = {"winner": "Success", "loser": "Lose", "rule_breaker": "Aborted"}
 Trace = list[StepResult]
@@ -30,6 +34,23 @@ def test_a_second_player_who_breaks_the_rules_aborts_a_winners_game(name: str) -
     scores = play_scripted(game, game.tasks(1)[0], {first: "winner", second: "rule_breaker"}).outcome
     assert scores["Aborted"] == 1
     assert scores["Request Count"] == 2
+
+
+def test_each_role_draws_from_a_stream_of_the_seed_and_its_place() -> None:
+    drawn: dict[str, list[int]] = {role: [] for role in GAMES["taboo"].roles}
+
+    def drawing(role: str) -> ReplyScript:
+        def script(conversation: Conversation, rng: np.random.Generator) -> str:
+            drawn[role].append(int(rng.integers(1 << 30)))
+            return GAMES["taboo"].script(role)(conversation, rng)
+
+        return script
+
+    game = replace(GAMES["taboo"], scripts={"winner": {role: drawing(role) for role in drawn}})
+    play_scripted(game, game.tasks(1)[0], dict.fromkeys(drawn, "winner"), 7)
+    for place, numbers in enumerate(drawn.values()):
+        assert numbers
+        assert numbers == np.random.default_rng([7, place]).integers(1 << 30, size=len(numbers)).tolist()
 
 
 class Playing:

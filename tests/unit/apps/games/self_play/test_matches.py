@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmgym.apps.games.self_play.matches import play_games, round_robin
+from lmgym.apps.games.ladder import play_games
+from lmgym.apps.games.self_play.matches import round_robin
 from lmgym.apps.games.self_play.two_players import find_two_player_game, make_start
 from lmgym.environments.players import ActionRequest, GeneratorPlayer
 from lmgym.environments.protocol import Observation
@@ -50,8 +51,8 @@ def test_two_players_are_loaded_at_a_time() -> None:
 
 
 def test_the_returns_of_both_sides_add_up_to_0() -> None:
-    players = {"first": scripted("random"), "second": scripted("random")}
-    returns = play_games([GAME.make() for _ in range(30)], range(30), players, Sampling())
+    players = {side: GeneratorPlayer(scripted("random")) for side in ("first", "second")}
+    returns = play_games([GAME.make() for _ in range(30)], range(30), players)
     assert {of_game["first"] + of_game["second"] for of_game in returns} == {0.0}
     assert {of_game["first"] for of_game in returns} >= {-1.0, 1.0}
 
@@ -62,8 +63,8 @@ def test_an_untrained_policy_over_the_listed_moves_plays_as_the_random_player(tm
     games, sampling = range(400), Sampling(GAME.max_new_tokens)
     first = {}
     for name, player in {"random": chance, "actions": ActionPolicy(policy), "tokens": policy}.items():
-        players = dict(zip(GAME.sides, (player, chance), strict=True))
-        played = play_games([GAME.make() for _ in games], games, players, sampling)
+        players = {GAME.sides[0]: GeneratorPlayer(player, sampling), GAME.sides[1]: GeneratorPlayer(chance, sampling)}
+        played = play_games([GAME.make() for _ in games], games, players)
         first[name] = np.mean([one[GAME.sides[0]] for one in played])
     assert first["actions"] == pytest.approx(first["random"], abs=0.15)
     assert first["tokens"] == pytest.approx(-1, abs=0.05), "what it says is no move"
