@@ -70,9 +70,15 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
             model = load_policy(name, load_tokenizer(name, trust_remote_code), trust_remote_code, bits)
             critic = str(Path(name) / CRITIC) if (Path(name) / CRITIC).is_dir() else critic
         if settings.lora_rank:
-            targets = settings.lora_target_modules, settings.modules_to_save
             with seeded(0):  # as a run of seed 0 draws them
-                model = add_lora(model, settings.lora_rank, settings.lora_alpha, 0.0, *targets)
+                model = add_lora(
+                    model,
+                    settings.lora_rank,
+                    settings.lora_alpha,
+                    0.0,
+                    settings.lora_target_modules,
+                    settings.modules_to_save,
+                )
         return cls(model, critic)
 
     @property

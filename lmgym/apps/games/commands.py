@@ -8,8 +8,13 @@ from lmgym.runs.usage import OneLineErrors
 GAME = click.argument("game")
 EPISODES = click.option("--episodes", type=int, help="number of games  [default: 1 for a person, else 100]")
 SEED = click.option("--seed", default=0, show_default=True, help="of the first game; the next one has the next")
-POLICY_OVER = click.option("--policy_over", type=click.Choice(["tokens", "actions"]), default="tokens",
-                           show_default=True, help="a model writes its move, or chooses a listed one")  # fmt: skip
+POLICY_OVER = click.option(
+    "--policy_over",
+    type=click.Choice(["tokens", "actions"]),
+    default="tokens",
+    show_default=True,
+    help="a model writes its move, or chooses a listed one",
+)
 
 
 @click.group(cls=OneLineErrors)
@@ -38,17 +43,26 @@ def measure(game: str, episodes: int, seed: int) -> None:
 
 @games.command()
 @GAME
-@click.option("--agent", default="human", show_default=True,
-              help="human, random, heuristic, optimal, or a model: its folder or hub id")  # fmt: skip
+@click.option(
+    "--agent",
+    default="human",
+    show_default=True,
+    help="human, random, heuristic, optimal, or a model: its folder or hub id",
+)
 @EPISODES
 @SEED
 @click.option("--temperature", default=1.0, show_default=True, help="of a model's moves")
 @click.option("--max_new_tokens", type=int, help="of a model's move  [default: the game's]")
 @POLICY_OVER
 def play(
-    game: str, agent: str, episodes: int | None, seed: int, temperature: float, max_new_tokens: int | None,
+    game: str,
+    agent: str,
+    episodes: int | None,
+    seed: int,
+    temperature: float,
+    max_new_tokens: int | None,
     policy_over: str,
-) -> None:  # fmt: skip
+) -> None:
     """Play GAME: the first one is shown move by move; then the mean return of all."""
     from lmgym.apps.games.playing import play_games
 
@@ -58,8 +72,12 @@ def play(
 @games.command()
 @click.argument("pool")
 @click.option("--game", required=True, help="tic_tac_toe or nim")
-@click.option("--scripts", default="random", show_default=True,
-              help="scripted players that play too: random, heuristic, optimal, separated by commas")  # fmt: skip
+@click.option(
+    "--scripts",
+    default="random",
+    show_default=True,
+    help="scripted players that play too: random, heuristic, optimal, separated by commas",
+)
 @click.option("--games", "number", default=100, show_default=True, help="of each pair, half of them on either side")
 @click.option("--every", default=1, show_default=True, help="only every so many policies, the last one among them")
 @SEED
@@ -67,9 +85,16 @@ def play(
 @click.option("--output", help="JSON file for the ratings")
 @POLICY_OVER
 def rate(
-    pool: str, game: str, scripts: str, number: int, every: int, seed: int, temperature: float, output: str | None,
+    pool: str,
+    game: str,
+    scripts: str,
+    number: int,
+    every: int,
+    seed: int,
+    temperature: float,
+    output: str | None,
     policy_over: str,
-) -> None:  # fmt: skip
+) -> None:
     """Play the policies of POOL against each other: Bradley-Terry ratings, in points of Elo, with intervals.
 
     POOL is the PATH of `--opponents pool:PATH`, or a folder of models' folders.

@@ -28,8 +28,14 @@ Y | . . | B ."""
 
 def blackjack() -> GymText:
     """A hand of Blackjack-v1 without its special rule for naturals (sab=False): 1 won, 0 drawn, -1 lost."""
-    return GymText("Blackjack-v1", show_hand, choice_of(BLACKJACK), lambda hand: tuple(BLACKJACK), max_steps=24,
-                   settings={"sab": False})  # fmt: skip
+    return GymText(
+        "Blackjack-v1",
+        show_hand,
+        choice_of(BLACKJACK),
+        lambda hand: tuple(BLACKJACK),
+        max_steps=24,
+        settings={"sab": False},
+    )
 
 
 def show_hand(hand: tuple[int, int, int]) -> str:
@@ -49,11 +55,20 @@ def frozen_lake(slippery: bool = False, size: int = 4) -> GymText:
     slips = " The ice is slippery: a move may go to either side." if slippery else ""
     rules = (
         "Cross the frozen lake from S to G. F is ice, H is a hole; rows count from the top, columns from the left."
-        + slips + "\n" + LAKE_MAPS[size].replace(" ", "\n")
-    )  # fmt: skip
+        + slips
+        + "\n"
+        + LAKE_MAPS[size].replace(" ", "\n")
+    )
     settings = {"is_slippery": slippery, "map_name": f"{size}x{size}", "max_episode_steps": 100}
-    return GymText("FrozenLake-v1", lambda state: _at(state, size, LAKE), choice_of(LAKE), lambda state: tuple(LAKE),
-                   max_steps=100, rules=rules, settings=settings)  # fmt: skip
+    return GymText(
+        "FrozenLake-v1",
+        lambda state: _at(state, size, LAKE),
+        choice_of(LAKE),
+        lambda state: tuple(LAKE),
+        max_steps=100,
+        rules=rules,
+        settings=settings,
+    )
 
 
 def cliff_walking(max_steps: int = 200) -> GymText:
@@ -62,8 +77,14 @@ def cliff_walking(max_steps: int = 200) -> GymText:
         "Walk from S to G in few steps, not over the cliff C; rows count from the top, columns from the left.\n"
         "............\n............\n............\nSCCCCCCCCCCG"
     )
-    return GymText("CliffWalking-v1", lambda state: _at(state, CLIFF_COLUMNS, CLIFF), choice_of(CLIFF),
-                   lambda state: tuple(CLIFF), max_steps, rules=rules)  # fmt: skip
+    return GymText(
+        "CliffWalking-v1",
+        lambda state: _at(state, CLIFF_COLUMNS, CLIFF),
+        choice_of(CLIFF),
+        lambda state: tuple(CLIFF),
+        max_steps,
+        rules=rules,
+    )
 
 
 def taxi() -> GymText:

@@ -11,17 +11,32 @@ from lmgym.runs.usage import OneLineErrors
 
 MODES = click.argument("mode", type=click.Choice(["games", "models", "backends"]), default="games")
 VERBOSE = click.option("-v", "--verbose", is_flag=True, help="whole specs")
-SELECTOR = click.option("-s", "--selector", default="all", show_default=True,
-                        help="a name, or a part of a spec: \"{'players':2}\"")  # fmt: skip
-GAMES = click.option("--games", metavar="PATH",
-                     help="a checkout of clembench, or a registry's file  [default: game_registry.json]")  # fmt: skip
-TEMPERATURE = click.option("-T", "--temperature", type=click.FloatRange(0, MOST_TEMPERATURE), default=0.0,
-                           show_default=True, help="of sampling; 0 is greedy")  # fmt: skip
-MAX_TOKENS = click.option("-L", "--max_tokens", type=click.IntRange(1, MOST_TOGETHER), default=300,
-                          show_default=True, help="tokens of a reply")  # fmt: skip
+SELECTOR = click.option(
+    "-s", "--selector", default="all", show_default=True, help="a name, or a part of a spec: \"{'players':2}\""
+)
+GAMES = click.option(
+    "--games", metavar="PATH", help="a checkout of clembench, or a registry's file  [default: game_registry.json]"
+)
+TEMPERATURE = click.option(
+    "-T",
+    "--temperature",
+    type=click.FloatRange(0, MOST_TEMPERATURE),
+    default=0.0,
+    show_default=True,
+    help="of sampling; 0 is greedy",
+)
+MAX_TOKENS = click.option(
+    "-L",
+    "--max_tokens",
+    type=click.IntRange(1, MOST_TOGETHER),
+    default=300,
+    show_default=True,
+    help="tokens of a reply",
+)
 SEED = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="of the episodes")
-AT_ONCE = click.option("--at_once", type=click.IntRange(1, 4096), default=64, show_default=True,
-                       help="episodes that are played together")  # fmt: skip
+AT_ONCE = click.option(
+    "--at_once", type=click.IntRange(1, 4096), default=64, show_default=True, help="episodes that are played together"
+)
 
 
 @click.group(cls=OneLineErrors, file_command="run")
@@ -81,8 +96,13 @@ def run_trainer(file: str, flags: tuple[str, ...], **settings: Any) -> None:
 @playpen.command("eval")
 @click.argument("model")
 @click.option("--suite", type=click.Choice(["clem", "static", "all"]), default="all", show_default=True)
-@click.option("-g", "--game", multiple=True, metavar="GAME",
-              help="only this game, several times for several; with -r its results are replaced")  # fmt: skip
+@click.option(
+    "-g",
+    "--game",
+    multiple=True,
+    metavar="GAME",
+    help="only this game, several times for several; with -r its results are replaced",
+)
 @click.option("-r", "--results_dir", metavar="DIR", help="folder of the results  [default: playpen-eval/TIMESTAMP]")
 @click.option("--skip_gameplay", is_flag=True, help="score the episodes of -r, and play none")
 @click.option("--static", metavar="ROWS", help="questions of the static suite: a file, or a data set of the hub")
@@ -115,8 +135,9 @@ def set_up_clembench(folder: str | None, version: str, check_only: bool) -> None
 @clem.command("run")
 @click.argument("more", nargs=-1, metavar="[MODEL]...")
 @click.option("-g", "--game", required=True, help="a name, \"all\", or a part of a spec: \"{'benchmark':['2.0']}\"")
-@click.option("-m", "--models", required=True, multiple=True, metavar="MODEL",
-              help="one for all players, or one for each")  # fmt: skip
+@click.option(
+    "-m", "--models", required=True, multiple=True, metavar="MODEL", help="one for all players, or one for each"
+)
 @click.option("-r", "--results_dir", metavar="DIR", default="results", show_default=True)
 @click.option("-e", "--experiment_name", help="only this experiment")
 @click.option("-t", "--temperature", type=click.FloatRange(0, MOST_TEMPERATURE), default=0.0, show_default=True)

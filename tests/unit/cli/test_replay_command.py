@@ -28,9 +28,7 @@ def made_run(folder: Path, command: str, cwd: Path | None = None) -> Path:
 def test_a_replay_is_the_command_of_the_run_on_one_process(tmp_path: Path) -> None:
     flags = "--seed 3 --deepspeed zero2 --output outputs/x --opponents=random --local_rank=0"
     wanted = [sys.executable, str(OURS), "--seed", "3", "--opponents=random", "--replay"]
-    path = made_run(
-        tmp_path / "run", f"/usr/bin/python -u lmgym/apps/games/experiments/self_play.py {flags}", ROOT
-    )
+    path = made_run(tmp_path / "run", f"/usr/bin/python -u lmgym/apps/games/experiments/self_play.py {flags}", ROOT)
     assert replay_command(f"{path}:2") == ([*wanted, f"{path}:2"], ROOT)
     assert replay_command(str(path), flags=["--seed", "4"])[0][-4:] == ["--seed", "4", "--replay", f"{path}:1"]
     moved = made_run(tmp_path / "moved", f"python {OURS} {flags}", tmp_path / "was_here")

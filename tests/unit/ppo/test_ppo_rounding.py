@@ -177,12 +177,13 @@ def assert_weights_of_before_an_update_are_refused(folder: Path, rounded: bool, 
             run.check(seed=1)
 
 
+FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama", pytest.param("qwen3", marks=pytest.mark.slow)])
 ROUNDED = pytest.mark.parametrize("rounded", [False, True], ids=["autocast", "rounded"])
 SCALE = 4.0  # of a random model's weights: every token matters
 
 
 @ROUNDED
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+@FAMILIES
 def test_a_policy_and_its_updates_pass_whatever_its_own_rounding_is(family: str, rounded: bool, small_models) -> None:
     run = Run(small_models[family], rounded, SCALE)
     for iteration in range(3):
@@ -194,7 +195,7 @@ def test_a_policy_and_its_updates_pass_whatever_its_own_rounding_is(family: str,
 
 @ROUNDED
 @pytest.mark.parametrize("wrong", ["positions", "places", "0.9"])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+@FAMILIES
 def test_what_is_wrong_is_refused(family: str, wrong: str, rounded: bool, small_models, monkeypatch) -> None:
     assert_the_wrong_is_refused(small_models[family], rounded, wrong, monkeypatch, SCALE)
 
@@ -243,7 +244,7 @@ def test_weights_that_are_one_update_old_are_refused(rounded: bool, small_models
 
 
 @ROUNDED
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+@FAMILIES
 def test_the_yardstick_is_the_forward_of_a_copy_in_fp32_and_leaves_the_weights_as_they_are(
     family: str, rounded: bool, small_models
 ) -> None:

@@ -31,25 +31,34 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {
-    "travel": Setting("travel agent", {
-        "destination": ("Where would you like to go?", ("Lisbon", "Oslo", "Athens", "Dublin", "Prague", "Vienna")),
-        "month": ("When would you like to travel?", ("January", "March", "May", "July", "September", "November")),
-        "budget": ("How much may it cost?", ("300 euros", "500 euros", "800 euros", "1200 euros", "2000 euros")),
-        "transport": ("How would you like to get there?", ("by train", "by bus", "by ferry", "by plane", "by car")),
-    }),
-    "job": Setting("recruiter", {
-        "profession": ("What do you work as?", ("baker", "nurse", "welder", "teacher", "gardener", "pilot")),
-        "experience": ("How long have you done that?", ("two years", "five years", "nine years", "twelve years")),
-        "city": ("Where would you like to work?", ("Hamburg", "Leeds", "Porto", "Ghent", "Turin", "Lyon")),
-        "start": ("When could you begin?", ("at once", "next week", "next month", "in autumn", "in spring")),
-    }),
-    "restaurant": Setting("waiter", {
-        "starter": ("What would you like to begin with?", ("tomato soup", "olives", "garlic bread", "melon")),
-        "main course": ("And then?", ("mushroom risotto", "grilled trout", "bean stew", "onion tart", "lasagne")),
-        "drink": ("What will you drink?", ("cider", "lemonade", "mineral water", "red wine", "green tea")),
-        "dessert": ("Would you like something sweet afterwards?", ("apple pie", "sorbet", "cheesecake", "figs")),
-    }),
-}  # fmt: skip
+    "travel": Setting(
+        "travel agent",
+        {
+            "destination": ("Where would you like to go?", ("Lisbon", "Oslo", "Athens", "Dublin", "Prague", "Vienna")),
+            "month": ("When would you like to travel?", ("January", "March", "May", "July", "September", "November")),
+            "budget": ("How much may it cost?", ("300 euros", "500 euros", "800 euros", "1200 euros", "2000 euros")),
+            "transport": ("How would you like to get there?", ("by train", "by bus", "by ferry", "by plane", "by car")),
+        },
+    ),
+    "job": Setting(
+        "recruiter",
+        {
+            "profession": ("What do you work as?", ("baker", "nurse", "welder", "teacher", "gardener", "pilot")),
+            "experience": ("How long have you done that?", ("two years", "five years", "nine years", "twelve years")),
+            "city": ("Where would you like to work?", ("Hamburg", "Leeds", "Porto", "Ghent", "Turin", "Lyon")),
+            "start": ("When could you begin?", ("at once", "next week", "next month", "in autumn", "in spring")),
+        },
+    ),
+    "restaurant": Setting(
+        "waiter",
+        {
+            "starter": ("What would you like to begin with?", ("tomato soup", "olives", "garlic bread", "melon")),
+            "main course": ("And then?", ("mushroom risotto", "grilled trout", "bean stew", "onion tart", "lasagne")),
+            "drink": ("What will you drink?", ("cider", "lemonade", "mineral water", "red wine", "green tea")),
+            "dessert": ("Would you like something sweet afterwards?", ("apple pie", "sorbet", "cheesecake", "figs")),
+        },
+    ),
+}
 EXPERIMENTS = tuple(SETTINGS)
 
 RULES = """You talk with a {questioner}, who does not know the following about you yet:

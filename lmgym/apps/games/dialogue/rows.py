@@ -64,10 +64,15 @@ def rows_of_episode(interactions: Mapping[str, Any], outcome: str = UNKNOWN, tas
             if not messages:
                 continue
             meta = {
-                "game": about.get("game_name", UNKNOWN), "experiment": about.get("experiment_name", UNKNOWN),
-                "task_id": task_id, "game_id": about.get("game_id", 0), "player_name": name,
-                "game_role": player.get("game_role", UNKNOWN), "model": player["model_name"], "outcome": outcome,
-            }  # fmt: skip
+                "game": about.get("game_name", UNKNOWN),
+                "experiment": about.get("experiment_name", UNKNOWN),
+                "task_id": task_id,
+                "game_id": about.get("game_id", 0),
+                "player_name": name,
+                "game_role": player.get("game_role", UNKNOWN),
+                "model": player["model_name"],
+                "outcome": outcome,
+            }
             rows.append({"messages": messages, "meta": meta})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no interactions of clembench ({type(error).__name__}: {error})") from error

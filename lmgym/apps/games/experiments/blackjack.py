@@ -12,9 +12,11 @@ CONFIG = PPOConfig(
     name="blackjack",
     policy=ModelConfig(model="outputs/games/blackjack", precision="fp32"),
     rollout=RolloutConfig(prompts="game:blackjack", num_rollouts=2048, max_new_tokens=2, eval_size=512),
-    method=MethodConfig(init_kl_coef=0.02, ppo_epochs=1), critic=CriticConfig(lam=1.0), limits=LimitConfig(max_kl=0.0),
+    method=MethodConfig(init_kl_coef=0.02, ppo_epochs=1),
+    critic=CriticConfig(lam=1.0),
+    limits=LimitConfig(max_kl=0.0),
     optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=256, micro_batch=256, max_updates=640),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     config = override(CONFIG)

@@ -14,9 +14,10 @@ CONFIG = PPOConfig(
     rollout=RolloutConfig(
         prompts="dialogue:taboo_syllables/guesser", num_rollouts=256, max_new_tokens=10, eval_size=48
     ),
-    method=MethodConfig(method="grpo", init_kl_coef=0.0, ppo_epochs=1), limits=LimitConfig(max_kl=0.0),
+    method=MethodConfig(method="grpo", init_kl_coef=0.0, ppo_epochs=1),
+    limits=LimitConfig(max_kl=0.0),
     optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=64, micro_batch=64, max_updates=640),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     config = override(CONFIG)

@@ -12,10 +12,11 @@ CONFIG = PPOConfig(
     name="frozen_lake",
     policy=ModelConfig(model="outputs/games/frozen_lake", precision="fp32"),
     rollout=RolloutConfig(prompts="game:frozen_lake", num_rollouts=512, max_new_tokens=2, eval_size=128),
-    method=MethodConfig(init_kl_coef=0.02, ppo_epochs=1, stop_kl=0.03), critic=CriticConfig(gamma=0.99, lam=1.0),
+    method=MethodConfig(init_kl_coef=0.02, ppo_epochs=1, stop_kl=0.03),
+    critic=CriticConfig(gamma=0.99, lam=1.0),
     limits=LimitConfig(max_kl=0.0),
     optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=64, micro_batch=64, max_updates=640),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     config = override(CONFIG)

@@ -14,9 +14,11 @@ CONFIG = PPOConfig(
     rollout=RolloutConfig(
         prompts="game:tic_tac_toe", policy_over="actions", num_rollouts=512, max_new_tokens=2, eval_size=512
     ),
-    method=MethodConfig(init_kl_coef=0.1, ppo_epochs=1), critic=CriticConfig(lam=0.8), limits=LimitConfig(max_kl=0.0),
+    method=MethodConfig(init_kl_coef=0.1, ppo_epochs=1),
+    critic=CriticConfig(lam=0.8),
+    limits=LimitConfig(max_kl=0.0),
     optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=32, micro_batch=32, max_updates=4000),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     config = override(CONFIG)

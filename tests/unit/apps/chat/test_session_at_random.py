@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from lmgym.apps.chat.actions import ChatView, Response
-from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.exchanges import Exchange
 from lmgym.apps.chat.pipe_frontend import as_object, json_line
 from lmgym.apps.chat.records import load
 from lmgym.apps.chat.screen import make_console, show
 from lmgym.apps.chat.session import ChatSession
+from lmgym.apps.chat.session_commands import respond
 from lmgym.generation.protocol import ScriptedGenerator
 from lmgym.scoring.random_scorer import RandomScorer
 

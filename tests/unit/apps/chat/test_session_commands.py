@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.apps.chat.session_commands import COMMANDS, ChatView, Response, complete, respond
 from lmgym.apps.chat.session import ChatSession
+from lmgym.apps.chat.session_commands import COMMANDS, ChatView, Response, complete, respond
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Turn

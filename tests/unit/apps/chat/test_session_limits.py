@@ -7,10 +7,10 @@ import pytest
 from attacks import ATTACKS, drives
 
 from lmgym.apps.chat.actions import ChatView
-from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.pipe_frontend import answer_lines
 from lmgym.apps.chat.screen import make_console, show
 from lmgym.apps.chat.session import ChatSession
+from lmgym.apps.chat.session_commands import respond
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.scorers import FunctionScorer
 

@@ -132,7 +132,10 @@ def test_a_reader_that_raises_or_gives_another_action_is_a_failure_of_the_episod
 
 def test_what_cannot_work_is_refused_with_what_is_needed() -> None:
     cases = (
-        (lambda: GymText("Taxi-v3", str, int), r"gymnasium .* has no 'Taxi-v3'; did you mean Taxi-v4\? needed: one of its \d+ ids"),
+        (
+            lambda: GymText("Taxi-v3", str, int),
+            r"gymnasium .* has no 'Taxi-v3'; did you mean Taxi-v4\? needed: one of its \d+ ids",
+        ),
         (lambda: GymText("xyz", str, int), r"has no 'xyz'; needed: one of its \d+ ids"),
         (
             lambda: coin(settings={"sabb": 1}),

@@ -47,7 +47,9 @@ def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
     config = PPOConfig("x", rollout=RolloutConfig(prompts="world:0", eval_size=4, max_new_tokens=8))
     setup = app_conversations(config, TOKENIZER)
     said = "i am glad."
-    episodes = play_tasks(setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config)
+    episodes = play_tasks(
+        setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config
+    )
     users = np.array([task["user"] for task in setup.eval_tasks])
     behaviour = deploy(ScriptedGenerator(lambda conversation, rng: said), users, 1, 0, World(0))
     lengths = behaviour.activity.messages[:, 0]

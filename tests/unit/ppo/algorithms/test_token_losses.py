@@ -5,8 +5,15 @@ import math
 import pytest
 import torch
 
-from ppo.algorithms.losses import cispo_loss, clipped_loss, likelihood_loss, ratios_of_replies
-from ppo.algorithms.sampler_correction import ROUNDING, gap_sums, sampler_weights
+from ppo.algorithms.losses import (
+    ROUNDING,
+    cispo_loss,
+    clipped_loss,
+    gap_sums,
+    likelihood_loss,
+    ratios_of_replies,
+    sampler_weights,
+)
 
 NAN = math.nan
 

@@ -4,13 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import launching
 import pytest
 
 from lmgym.console import show_exception
 from lmgym.errors import InputError
 from ppo.trlx import refusals
 
-ROOT = Path(__file__).parents[4]
 ILQL = "from ppo.trlx.data.default_configs import default_ilql_config\nconfig = default_ilql_config()\n"
 OFFLINE = "from ppo import trlx\ntrlx.train('gpt2', dataset=(['a'], [1.0]))\n"
 NEMO = "from ppo.trlx.data.default_configs import default_nemo_1_3b_config\ndefault_nemo_1_3b_config()\n"
@@ -27,16 +27,7 @@ raise KeyError('a defect')
 def run(program: str, tmp_path: Path) -> subprocess.CompletedProcess:
     path = tmp_path / "program.py"
     path.write_text(program)
-    found = subprocess.run(
-        [sys.executable, str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    print(found.stderr)
-    return found
+    return launching.run(launching.launch("fork", script=path))
 
 
 @pytest.mark.parametrize(("program", "said"), [(ILQL, "ILQL"), (OFFLINE, "dataset= was given: ILQL"), (NEMO, "NeMo's")])
