@@ -164,7 +164,7 @@ class Answering:
 
     player: GeneratorPlayer
     patience: int
-    """most requests in a row without a reply; prompts that are too long count not"""
+    """most requests in a row without a reply; prompts that are too long do not count"""
     unanswered: int = 0
     fault: str = ""
     """of the latest requests"""
