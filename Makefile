@@ -7,7 +7,8 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 # tests at a time; most of a launch of two ranks is their start, on one core each
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# file by file, as they are collected (those that launch come first): what the tests of a file share is made once
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-full lint docs bench clean
 

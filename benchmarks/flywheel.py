@@ -27,8 +27,8 @@ from scipy.stats import binomtest
 from scripted_person import Person, agreed_worth, bot_reply, lines_of_a_chat
 
 from lmgym.apps.chat.actions import ChatView, Response
-from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.session import ChatSession
+from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.world.world import World
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.protocol import Scorer

@@ -1,6 +1,7 @@
 """Small models and pairs, made once a session; everything runs on CPU with one thread."""
 
 import atexit
+import fcntl
 import json
 import os
 import shutil
@@ -30,6 +31,26 @@ atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=Tr
 NAMES = count()
 ROOT = Path(__file__).parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], Path]], Path]:
+    """`made_once(name, make)`: what `make(folder)` returned, made by the first worker that asks, for all of them."""
+    own = tmp_path_factory.getbasetemp()
+    root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "made_once"
+    root.mkdir(exist_ok=True)
+
+    def get(name: str, make: Callable[[Path], Path]) -> Path:
+        note = root / f"{name}.path"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not note.exists():
+                shutil.rmtree(root / name, ignore_errors=True)  # of a worker that died
+                (root / name).mkdir()
+                note.write_text(str(make(root / name)))
+        return Path(note.read_text())
+
+    return get
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """A server of the tests' own that speaks OpenAI's interface, well or badly: `python serving.py FOLDER`.
 
 Prints its port. Whoever asks /MODE.NAME/v1/... is answered as the mode says, and the request is a line of
-FOLDER/MODE.NAME.jsonl: path, body, authorization, and when it came. A reply's text names its seed and its place among
-the choices, and the conversation's last line.
+FOLDER/MODE.NAME.jsonl: path, body, headers, authorization, and when it came. A reply's text names its seed
+and its place among the choices, and the conversation's last line.
 """
 
 import json
@@ -72,7 +72,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def record(self, name: str, row: dict) -> int:
         """Which request of that name this is, from 0; written down."""
-        row |= {"authorization": self.headers["Authorization"], "time": time.time()}
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        row |= {"headers": headers, "authorization": self.headers["Authorization"], "time": time.time()}
         with lock:
             with open(f"{FOLDER}/{name}.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -117,6 +118,8 @@ class Handler(BaseHTTPRequestHandler):
             return {"choices": []}
         if mode == "null_content":
             return {"choices": [{"message": {"content": None}, "text": None, "finish_reason": "length"}]}
+        if mode == "speaks_anthropic":
+            return {"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn"}
         if mode == "a_list":
             return [1, 2]
         if mode == "deep":

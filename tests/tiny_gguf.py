@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from lmgym.cli.get import PackagedModel
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-MERGES = ["h e", "l l", "he ll", "hell o", "1 2"]
+MERGES = ["h e", "l l", "he ll", "hell o", "1 2", "Ċ Ċ"]
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -38,9 +38,9 @@ def write_value(value: object) -> bytes:
     return struct.pack("<I", 9) + items[0][:4] + struct.pack("<Q", len(items)) + b"".join(item[4:] for item in items)
 
 
-def write_gguf(fields: dict, tensors: dict[str, tuple[tuple[int, ...], int, bytes]], version: int = 3) -> bytes:
+def write_gguf(fields: dict, tensors: dict[str, tuple[tuple[int, ...], int, bytes]]) -> bytes:
     """A file of fields and tensors, each tensor a shape, a type and its bytes, which are padded to 32."""
-    header = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(fields))
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields))
     header += b"".join(write_text(name) + write_value(value) for name, value in fields.items())
     data = b""
     for name, (shape, kind, raw) in tensors.items():
@@ -51,7 +51,7 @@ def write_gguf(fields: dict, tensors: dict[str, tuple[tuple[int, ...], int, byte
 
 
 def tiny_fields() -> dict:
-    """Of a Llama with two layers, four heads that share two of keys, and a tokenizer of bytes and five merges."""
+    """Of a Llama with two layers, four heads that share two of keys, and a tokenizer of bytes and six merges."""
     tokens = [*SPECIALS, *sorted(ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in MERGES)]
     return {
         "general.architecture": "llama",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmgym.apps.playpen.players import Player
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import EpisodeFailed
 from lmgym.apps.playpen.registries.games import read_checkout
 from lmgym.apps.playpen.registries.specs import Spec
@@ -32,9 +32,9 @@ def stub_python(folder: Path) -> Path:
     return path
 
 
-def scripted(script: Callable[..., str] | Sequence[str], name: str = "scripted", temperature: float = 0.0) -> Player:
+def scripted(script: Callable[..., str] | Sequence[str], name: str = "scripted", temperature: float = 0.0) -> Model:
     """A player that replies by a script."""
-    player = Player(Spec({"model_name": name, "backend": "huggingface_local"}), temperature)
+    player = Model(Spec({"model_name": name, "backend": "huggingface_local"}), temperature)
     vars(player)["generator"] = ScriptedGenerator(script)
     return player
 

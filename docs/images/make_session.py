@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.screen import show
+from lmgym.apps.chat.session_commands import respond
 from lmgym.apps.chat.startup import ChatOptions, open_chat
 from lmgym.apps.chat.terminal_frontend import PROMPT
 from lmgym.console import CleanConsole

@@ -45,7 +45,8 @@ class Block:
     """A fenced shell block: its page, the line that it begins in, and its text without the fence.
 
     A block whose first line is `# needs ...` cannot run here (a GPU, the hub, a terminal); `# takes ...` runs in
-    `make test-full`; every other block runs in `make test`.
+    `make test-full`; every other block runs in `make test`, but for those of a few
+    pages that are expensive together.
     """
 
     page: str

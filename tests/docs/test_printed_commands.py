@@ -1,6 +1,5 @@
 """Commands of README.md and docs/ are run as printed; those that cannot run here have flags and files that exist."""
 
-import importlib.util
 import re
 import shlex
 import sys
@@ -14,9 +13,14 @@ from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, rea
 from lmgym.apps.debate.commands import tournaments
 from lmgym.runs.flags import override
 from lmgym.runs.launching import experiments, find_experiment
+from lmgym.runs.user_code import import_file
 
 LONGEST_BLOCK = 3 * 3600.0
 """seconds after which a block hangs; one of 8 minutes took more than 30 beside five other programs on two cores"""
+
+
+EXPENSIVE = ("docs/agents.md", "docs/data_formats.md", "docs/games.md")
+"""pages whose short blocks take 15 CPU seconds each, more than those of all other pages"""
 
 
 def commands(block: Block) -> list[list[str]]:
@@ -46,11 +50,7 @@ def flags_of(words: list[str]) -> list[str]:
 
 def check_flags(experiment: Path, words: list[str]) -> None:
     """Reads an experiment's flags as the experiment does. Raises SystemExit for one that it does not have."""
-    spec = importlib.util.spec_from_file_location(f"printed_{experiment.stem}", experiment)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = import_file(experiment, "needed: an experiment")
     first = next(place for place, word in enumerate(words) if word.removesuffix(".py").endswith(experiment.stem)) + 1
     flags = [word for word in words[first:] if word != "--help" and word != "$ARGS"]
     if "--num_gpus" in flags:
@@ -90,8 +90,10 @@ def test_flags_of_printed_lmgym_commands_exist(page: str) -> None:
             assert set(flags_of(own)) <= known, f"{block}: {words}"
 
 
-def test_short_blocks_run_as_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("expensive", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_short_blocks_run_as_printed(expensive: bool, tmp_path: Path) -> None:
     short = [block for block in every_block() if block.can_run and not block.is_long]
+    short = [block for block in short if (block.page in EXPENSIVE) == expensive]
     assert short
     copy_repository(tmp_path)
     for block in short:

@@ -16,10 +16,10 @@ from large_epsilon_script import EPSILON, trainer_with_large_epsilon
 from launching import words
 from ppo_in_process import PLAIN, train_small
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
-from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
-from reward_models.config import RewardDataConfig, RewardModelConfig
-from sft.config import SamplesConfig, SftConfig, SftDataConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig, TrainerConfig
+from preferences.config import LossConfig, PreferenceConfig
+from reward_models.config import RewardModelConfig
+from sft.config import SftConfig
 
 RATE, UPDATES, UNFROZEN, TEMPERATURE = 0.1, 2, 2, 0.7
 FROZEN = LAYERS - UNFROZEN
@@ -48,7 +48,7 @@ def reward_config(
     return RewardModelConfig(
         "reward",
         ModelConfig(str(model), precision="fp32"),
-        RewardDataConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
+        RowsConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
         OPTIMIZER,
         RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
         TrainerConfig(packed=packed, log_updates=1),
@@ -60,7 +60,7 @@ def sft_config(model: Path, chats: Path, output: Path, packed: bool | None = Non
     return SftConfig(
         "sft",
         ModelConfig(str(model), precision="fp32"),
-        SftDataConfig(str(chats), eval_size=8, max_length=128),
+        RowsConfig(str(chats), eval_size=8, max_length=128),
         OPTIMIZER,
         SamplesConfig(sample_prompts=2, sample_tokens=6),
         RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
@@ -75,7 +75,7 @@ def preference_config(
     return PreferenceConfig(
         "dpo",
         ModelConfig(str(model), precision="fp32"),
-        PreferenceDataConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
+        RowsConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
         LossConfig("dpo"),
         optimizer=OPTIMIZER,
         samples=SamplesConfig(sample_prompts=0),

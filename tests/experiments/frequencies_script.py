@@ -18,7 +18,7 @@ import reward_models.check
 import reward_models.train
 import sft.check
 import sft.train
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, TrainerConfig
 from lmgym.distributed.deepspeed_config import read_config, resolve_config
 from lmgym.distributed.deepspeed_engine import Engine
 from lmgym.distributed.ranks import rank, start_distributed, stop_distributed, world_size
@@ -28,9 +28,9 @@ from lmgym.runs.run import Run
 from lmgym.training.plan import TrainingPlan
 from ppo.actor_critic import build
 from ppo.config import PPOConfig
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
-from sft.config import SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -77,13 +77,13 @@ def trained(stage: str, deepspeed: dict[str, Any], given: dict[str, Any], exact:
     accumulation = 2 // world_size()
     with Run.start(folder, {}, 0, "none", is_main=rank() == 0) as run:
         if stage == "reward_models":
-            pairs = RewardDataConfig(given["pairs"], max_length=128)
+            pairs = RowsConfig(given["pairs"], max_length=128, eval_size=0.1)
             scoring = RewardModelConfig("look", ModelConfig(model, precision="bf16"), pairs, OPTIMIZER, **settings)
             rows = PairTask().prepare(scoring, tokenizer)
             plan = TrainingPlan(scoring, scoring.scorer, deepspeed, accumulation, tokenizer, rows, [])
             trainer = reward_models.train.make_trainer(reward_models.check.RewardModelPlan(plan, []), PairTask(), run)
         else:
-            chats = SftDataConfig(given["chats"], eval_size=4, max_length=128)
+            chats = RowsConfig(given["chats"], eval_size=4, max_length=128)
             talking = SftConfig("look", ModelConfig(model, precision="bf16"), chats, OPTIMIZER, **settings)
             rows = CHAT.prepare(talking, tokenizer)
             plan = TrainingPlan(talking, talking.policy, deepspeed, accumulation, tokenizer, rows, [])

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, TrainerConfig
 from lmgym.distributed.ranks import rank, start_distributed, stop_distributed
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
@@ -19,7 +19,7 @@ from lmgym.runs.run import Run
 from lmgym.training.plan import TrainingPlan
 from reward_models import train
 from reward_models.check import RewardModelPlan
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
 from reward_models.tasks import Task, TaskData
 
@@ -41,7 +41,7 @@ def make_config(folder: Path, model: Path, dataset: Path, evaluation: Path, **op
     return RewardModelConfig(
         name="gradients",
         scorer=ModelConfig(model=str(model), precision="fp32"),
-        data=RewardDataConfig(dataset=str(dataset), eval_dataset=str(evaluation), max_length=256),
+        data=RowsConfig(dataset=str(dataset), eval_dataset=str(evaluation), max_length=256),
         optimizer=OptimizerConfig(learning_rate=0.0, max_grad_norm=1e9, **optimizer),
         run=RunConfig(output=str(folder), tracking="none", eval_updates=10_000),
         trainer=TrainerConfig(log_updates=1),

@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from forking import Forked
 from patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,7 @@ FOREIGN = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "WANDB_", "HF_TOKEN",
     "DS_ACCELERATOR",
 )  # fmt: skip
+FORKED = "forked"
 # a process's environment in which there is a GPU, that is pretended
 PRETENDED = {"PRETENDED_GPU": "1", "PYTHONPATH": str(ROOT / "tests/pretended")}
 
@@ -32,7 +34,7 @@ PRETENDED = {"PRETENDED_GPU": "1", "PYTHONPATH": str(ROOT / "tests/pretended")}
 class Launched:
     """A command under way; its output goes to files, so that two at once cannot fill a pipe."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | Forked
     stdout: IO[str]
     stderr: IO[str]
 
@@ -53,16 +55,13 @@ def start(command: Sequence[object], cwd: Path = ROOT, **environment: str) -> La
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }
+    env = {**inherited, **ours, **environment}
     stdout, stderr = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115  `finish` closes them
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        cwd=cwd,
-        env={**inherited, **ours, **environment},
-        stdout=stdout,
-        stderr=stderr,
-        text=True,
-        start_new_session=True,
-    )
+    words = [str(word) for word in command]
+    if words[0] == FORKED:
+        ranks, port, *words = words[1:]
+        return Launched(Forked(words, int(ranks), cwd, env | {"MASTER_PORT": port}, stdout, stderr), stdout, stderr)
+    process = subprocess.Popen(words, cwd=cwd, env=env, stdout=stdout, stderr=stderr, text=True, start_new_session=True)
     return Launched(process, stdout, stderr)
 
 
@@ -84,11 +83,31 @@ def finish(launched: Launched, seconds: float = PATIENCE) -> subprocess.Complete
 
 
 def launch(kind: str, *arguments: object, ranks: int = 2, script: Path = EXPERIMENT) -> list[object]:
-    """The command that runs a script under "python", "torchrun" or "deepspeed"; a port of its own each time."""
+    """The command that runs a script under "python", "torchrun" or "deepspeed"; a port of its own each time.
+
+    Where the launcher is not what is tested, "fork" is a process like that of "python", and "forks" are ranks like
+    those of a launcher, without the seconds in which each imports its libraries.
+    """
     if kind == "python":
         return [BIN / "python", script, *arguments]
+    if kind in ("fork", "forks"):
+        return [FORKED, ranks if kind == "forks" else 0, free_port(), script, *arguments]
     count = {"torchrun": "--nproc_per_node", "deepspeed": "--num_gpus"}[kind]
     return [BIN / kind, count, ranks, "--master_port", free_port(), script, *arguments]
+
+
+@contextlib.contextmanager
+def scripts_are_forked() -> Iterator[None]:
+    """Within it a script for which code asks `subprocess.run` is forked."""
+
+    def fork(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return run(launch("fork", *command[2:], script=Path(command[1])))
+
+    started, subprocess.run = subprocess.run, fork  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        subprocess.run = started
 
 
 def free_port() -> int:

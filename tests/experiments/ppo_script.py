@@ -174,8 +174,8 @@ def plant() -> None:
     if "EPS" in PLANT:
         ppo.setup.make_engine = partial(ppo.setup.make_engine, adam_epsilon=float(PLANT["EPS"]))
     if {"RECORD", "REPLAY"} & PLANT.keys():
-        play = ppo.rollouts.play
-        ppo.rollouts.play = lambda setup, tasks, seeds, generator, *more: play(
+        play = ppo.rollouts.play_tasks
+        ppo.rollouts.play_tasks = lambda setup, tasks, seeds, generator, *more: play(
             setup, tasks, seeds, Replayed(generator), *more
         )
     if PLANT.get("FAULT") in ("loss", "gradient"):

@@ -16,6 +16,7 @@ EPISODES = 6
 SHORT = {"max_new_tokens": 5, "temperature": 0.9}
 PPO = {"mini_batch_size": EPISODES, "ppo_epochs": 1, "learning_rate": 1e-3, "lam": 0.9}
 QUIET = {"tracking": "none", "save_updates": -1, "eval_size": 1}
+LORA = {"r": 2, "lora_alpha": 4, "peft_type": "LORA"}
 Gradients = dict[str, torch.Tensor]
 
 
@@ -38,8 +39,18 @@ def short_walk() -> Walk:
     return Walk(limit=None)
 
 
-@pytest.mark.parametrize("rule", ["penalty", "retry", "truncate"])
-@pytest.mark.parametrize("lora", [None, {"r": 2, "lora_alpha": 4, "peft_type": "LORA"}], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    ("rule", "lora"),
+    [
+        ("penalty", None),
+        ("retry", LORA),
+        ("truncate", None),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("penalty", LORA), ("retry", None), ("truncate", LORA))
+        ),
+    ],
+)
 def test_the_old_loop_and_the_single_call_have_the_same_gradient(
     talkative_models: dict[str, Path], tmp_path: Path, gradients: list[Gradients], rule: str, lora
 ) -> None:
@@ -75,7 +86,7 @@ def test_a_group_method_plays_groups_of_one_start(talkative_models: dict[str, Pa
     assert json.loads((output / "run.json").read_text())["outcome"] == "finished"
 
 
-@pytest.mark.parametrize("kind", ["python", "torchrun"])
+@pytest.mark.parametrize("kind", ["fork", "forks"])
 def test_the_blackjack_experiment_runs(talkative_models: dict[str, Path], tmp_path: Path, kind: str) -> None:
     script = ROOT / "lmgym/apps/agents/experiments/gym_blackjack.py"
     flags = (

@@ -108,7 +108,7 @@ def assert_scorer_gives_the_scores_of_the_run(folder: Path, world: Path) -> None
 def test_the_joint_scorer_with_its_evaluations_is_the_plain_run_under_zero(
     config: str, joint, begin: Start, world: Path
 ) -> None:
-    done, folder = begin("deepspeed", "convo_joint", config)
+    done, folder = begin("forks", "convo_joint", config)
     found, wanted = read_metrics(folder), read_metrics(joint[1])
     assert found.keys() == wanted.keys()
     for name in wanted:
@@ -163,7 +163,7 @@ def test_a_run_leaves_its_figures_its_reasons_and_what_the_score_means(joint, wo
     ],
 )
 def test_the_other_labels_train_and_save_a_scorer(experiment, reduce, shown, begin: Start, world: Path) -> None:
-    done, folder = begin("python", experiment)
+    done, folder = begin("fork", experiment)
     assert json.loads((folder / "model/scorer.json").read_text())["reduce"] == reduce
     assert shown in words(done.stdout)
     metrics = json.loads((folder / "evaluation.json").read_text())["metrics"]
@@ -176,8 +176,8 @@ def test_the_other_labels_train_and_save_a_scorer(experiment, reduce, shown, beg
 def test_ranked_groups_of_different_sizes_train_under_zero2_as_they_do_plain(begin: Start) -> None:
     changes = {"dataset": "kwise.parquet", "eval_size": 20}
     (done, one), (_, two) = (
-        begin("python", "kwise_ranking", **changes),
-        begin("deepspeed", "kwise_ranking", "zero2.json", **changes),
+        begin("fork", "kwise_ranking", **changes),
+        begin("forks", "kwise_ranking", "zero2.json", **changes),
     )
     assert ": 20 held-out groups" in words(done.stdout)
     a, b = read_metrics(one), read_metrics(two)
@@ -194,7 +194,7 @@ def test_what_is_wrong_with_a_log_is_one_line_before_training(small_models, worl
     dataset = tmp_path / "logs.parquet"
     values = flags(model=small_models["llama"], dataset=dataset, probe_data=world, eval_size=60, max_length=128)
     script = ROOT / "reward_models/experiments/convo_joint.py"
-    done = run(launch("python", *values, script=script), cwd=tmp_path)
+    done = run(launch("fork", *values, script=script), cwd=tmp_path)
     assert done.returncode == 2
     (line,) = (line for line in done.stderr.splitlines() if line.strip())
     assert line.startswith(f"error: {dataset} lacks the column(s) d3; found: ")
@@ -203,7 +203,7 @@ def test_what_is_wrong_with_a_log_is_one_line_before_training(small_models, worl
 
 def test_a_folder_of_evaluations_that_is_absent_is_one_line(small_models, world: Path, tmp_path: Path) -> None:
     values = flags(model=small_models["llama"], dataset=world / "logs.parquet", probe_data="absent", max_length=128)
-    done = run(launch("python", *values, script=ROOT / "reward_models/experiments/retry_accept.py"), cwd=tmp_path)
+    done = run(launch("fork", *values, script=ROOT / "reward_models/experiments/retry_accept.py"), cwd=tmp_path)
     assert done.returncode == 2
     assert "error: --probe_data absent is no folder; needed: one with retry_eval.parquet and the like, or None" in (
         done.stderr
@@ -213,7 +213,7 @@ def test_a_folder_of_evaluations_that_is_absent_is_one_line(small_models, world:
 def test_a_dry_run_shows_replies_with_their_labels(small_models, world: Path, tmp_path: Path) -> None:
     values = flags(model=small_models["llama"], dataset=world / "logs.parquet", probe_data=world, eval_size=60)
     script = ROOT / "reward_models/experiments/convo_joint.py"
-    done = run(launch("python", *values, "--max_length", 128, "--dry_run", script=script), cwd=tmp_path)
+    done = run(launch("fork", *values, "--max_length", 128, "--dry_run", script=script), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = words(done.stdout)
     assert said.count("tokens: 'A friend.\\nUser: ") == 3

@@ -23,7 +23,7 @@ Go = Callable[..., tuple[CompletedProcess[str], Path]]
 def go(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, tmp_path_factory) -> Go:
     """Launches a run that overfits; (what it said, its folder)."""
 
-    def begin(kind: str = "python", config: str = "", returns: int = 0, **changes: object):
+    def begin(kind: str = "fork", config: str = "", returns: int = 0, **changes: object):
         folder = tmp_path_factory.mktemp("best") / "run"
         values = {
             "model": small_models["llama"], "dataset": few_pairs, "eval_dataset": held_out_pairs, "output": folder,

@@ -18,10 +18,10 @@ from launching import (
     words,
 )
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig
 from lmgym.errors import InputError
 from lmgym.runs.flags import override
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.experiments.hh_pairwise import CONFIG
 
 # --- looking before leaping
@@ -31,7 +31,7 @@ def test_a_dry_run_shows_three_rows_with_their_tokens_and_writes_nothing(
     small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
 ) -> None:
     arguments = flags(model=small_models["llama"], dataset=few_pairs, eval_size=5, max_length=256, precision="fp32")
-    done = run(launch("python", *arguments, "--dry_run"), cwd=tmp_path)
+    done = run(launch("fork", *arguments, "--dry_run"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
     said = words(done.stdout)
@@ -93,7 +93,7 @@ def config(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path,
     return RewardModelConfig(
         name="bad",
         scorer=ModelConfig(model=str(small_models["llama"]), precision="fp32"),
-        data=RewardDataConfig(dataset=str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256),
+        data=RowsConfig(dataset=str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256),
         optimizer=OptimizerConfig(global_batch=4, micro_batch=1, max_updates=1),
         run=RunConfig(output=str(tmp_path / "output"), tracking="none"),
     )
@@ -208,7 +208,7 @@ def assert_one_error(done: CompletedProcess[str], said: str) -> None:
 def test_missing_columns_are_one_line_on_stderr_with_those_found(small_models: dict[str, Path], tmp_path: Path) -> None:
     data = tmp_path / "pairs.jsonl"
     data.write_text('{"question": "a", "good": "b", "bad": "c"}\n' * 4)
-    done = run(launch("python", *flags(model=small_models["llama"], dataset=data, max_length=256)), cwd=tmp_path)
+    done = run(launch("fork", *flags(model=small_models["llama"], dataset=data, max_length=256)), cwd=tmp_path)
     assert_one_error(done, f"{data} holds no pairs: found the columns bad, good, question; needed")
     assert list(tmp_path.iterdir()) == [data]
 
@@ -218,7 +218,7 @@ def test_a_model_too_big_for_its_zero_level_is_one_line_with_the_next_level(
 ) -> None:
     arguments = flags(model=small_models["llama"], dataset=few_pairs, max_length=256, memory_gb=0.001)
     zero2 = flags(deepspeed=ROOT / "configs/zero2.json", precision="fp32")
-    done = run(launch("python", *arguments, *zero2), cwd=tmp_path)
+    done = run(launch("fork", *arguments, *zero2), cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
@@ -233,7 +233,7 @@ def test_a_fault_after_the_folder_was_opened_is_its_outcome(
 ) -> None:
     # that a family cannot be packed is found when the model is built, with run.json already there
     arguments = flags(model=small_models["bert"], dataset=few_pairs, max_length=256, precision="fp32", packed="true")
-    done = run(launch("python", *arguments, *flags(output=tmp_path / "output", tracking="none")))
+    done = run(launch("fork", *arguments, *flags(output=tmp_path / "output", tracking="none")))
     assert_one_error(done, "--packed: bert is an encoder; needed: a decoder, or no --packed")
     record = json.loads((tmp_path / "output/run.json").read_text())
     assert (record["outcome"], record["exit_code"]) == ("failed", 2)

@@ -27,7 +27,7 @@ RUN = {
 def found(tmp_path_factory) -> dict[str, dict]:
     """The results of each config on two ranks, all in one launch."""
     file = tmp_path_factory.mktemp("engine") / "found.json"
-    done = run(launch("deepspeed", file, script=Path(__file__).parent / "engine_script.py"))
+    done = run(launch("forks", file, script=Path(__file__).parent / "engine_script.py"))
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(file.read_text())
 

@@ -129,9 +129,9 @@ def test_without_json_the_output_is_a_table_and_exported_preferences_are_valid_p
     (True, (*TALK[:2], "nope", *TALK[3:]), "available: gptj_engagement, hh, random_baseline, world"),
     (True, (*TALK[:4], "nope"), "available: random_a, random_b, random_c"),
     (False, (*TALK[:4], "nope"), "available: random_a, random_b, random_c"),
-    (True, TALK[:1], "--experiment_name is missing"),
+    pytest.param(True, TALK[:1], "--experiment_name is missing", marks=pytest.mark.slow),
     (True, (*TALK[:2], "hh", "--scorers", "a=/absent/model"), "error: scorer /absent/model does not exist"),
-    (True, (*TALK, "--best_of", "many"), "'many' is not a valid integer"),
+    pytest.param(True, (*TALK, "--best_of", "many"), "'many' is not a valid integer", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_mistake_at_the_start_is_one_line_with_what_is_available_and_exit_2(
     home: Path, ipython: bool, arguments: tuple[str, ...], expected: str
@@ -150,7 +150,7 @@ def test_a_mistake_at_the_start_is_one_line_with_what_is_available_and_exit_2(
     ((*TALK, "--best_of", "1000000"), "needed 1 to 1,024"),
     ((*TALK, "--best_off", "3"), "did you mean --best_of?"),
     ((*TALK, "stray"), "unexpected argument 'stray'"),
-    ((*TALK[:2], "../x/RANDOM", *TALK[3:]), "no experiment file"),
+    ((*TALK[:2], "../x/RANDOM", *TALK[3:]), "there is no file"),
     ((*TALK[:2], "Random_Baseline", *TALK[3:]), "no experiment 'Random_Baseline'"),
     ((*TALK[:2], "os", *TALK[3:]), "no experiment 'os'"),
     ((*TALK[:2], "hh", *TALK[3:], "--scorers", "a"), "needed name=PATH"),

@@ -26,7 +26,7 @@ def look(folder: Path, model: Path, pairs: Path, chats: Path, configs: Sequence[
     file, out = folder / "given.json", folder / "found.json"
     file.write_text(json.dumps(given))
     # one rank: whatever is rounded is rounded on each
-    done = run(launch("deepspeed", file, out, ranks=1, script=Path(__file__).parent / "frequencies_script.py"))
+    done = run(launch("forks", file, out, ranks=1, script=Path(__file__).parent / "frequencies_script.py"))
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text())
 

@@ -80,6 +80,6 @@ def test_two_ranks_give_the_gradient_worked_out_by_hand(sources: dict, by_hand: 
     asked = {**sources, "folder": str(tmp_path / "run"), "micro_batch": 1, "accumulation": 4}
     (tmp_path / "asked.json").write_text(json.dumps(asked))
     script = Path(__file__).parent / "gradient_script.py"
-    done = run(launch("torchrun", tmp_path / "asked.json", tmp_path / "found.pt", script=script))
+    done = run(launch("forks", tmp_path / "asked.json", tmp_path / "found.pt", script=script))
     assert done.returncode == 0, done.stdout + done.stderr
     assert_equal(torch.load(tmp_path / "found.pt"), by_hand)

@@ -28,7 +28,7 @@ def granite(tmp_path_factory, small_models: dict[str, Path]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("python"), pytest.param("deepspeed", marks=pytest.mark.slow)], ids=["plain", "zero3"]
+    "kind", [pytest.param("fork"), pytest.param("deepspeed", marks=pytest.mark.slow)], ids=["plain", "zero3"]
 )
 def test_a_scorer_is_trained_with_adapters_in_bf16_and_loads_with_the_scores_of_its_run(
     kind: str, granite: Path, few_pairs: Path, held_out_pairs: Path, tmp_path: Path

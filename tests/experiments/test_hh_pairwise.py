@@ -83,13 +83,13 @@ def zero2(begin: Start) -> tuple[CompletedProcess[str], Path]:
 
 @pytest.fixture(scope="module")
 def zero3(begin: Start) -> tuple[CompletedProcess[str], Path]:
-    return begin("deepspeed", config="zero3.json")
+    return begin("forks", config="zero3.json")
 
 
 @pytest.fixture(scope="module")
 def lora(begin: Start) -> tuple[CompletedProcess[str], Path]:
     return begin(
-        "deepspeed", "--gradient_checkpointing", config="zero3.json", lora_rank=4, max_updates=4, learning_rate=1e-2
+        "forks", "--gradient_checkpointing", config="zero3.json", lora_rank=4, max_updates=4, learning_rate=1e-2
     )
 
 
@@ -286,7 +286,7 @@ def test_lora_trains_its_adapters_and_its_head_and_nothing_else(lora, small_mode
 def test_frozen_word_vectors_stay_and_the_rest_moves(begin: Start, small_models: dict[str, Path]) -> None:
     from transformers import AutoModelForCausalLM
 
-    _, folder = begin("deepspeed", "--freeze_embeddings", config="zero3.json", max_updates=2, learning_rate=1e-2)
+    _, folder = begin("forks", "--freeze_embeddings", config="zero3.json", max_updates=2, learning_rate=1e-2)
     trained = read_weights(folder)
     first = AutoModelForCausalLM.from_pretrained(small_models["llama"], dtype=torch.float32).state_dict()
     assert torch.equal(trained["model.embed_tokens.weight"], first["model.embed_tokens.weight"])

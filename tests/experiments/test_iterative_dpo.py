@@ -53,7 +53,7 @@ def go(tmp_path_factory, settings) -> Go:
 
 @pytest.fixture(scope="module")
 def plain(go: Go) -> tuple[CompletedProcess[str], Path]:
-    return go("python")
+    return go("fork")
 
 
 def test_a_run_prints_and_keeps_a_figure_of_every_round(plain) -> None:
@@ -78,7 +78,7 @@ def test_a_run_prints_and_keeps_a_figure_of_every_round(plain) -> None:
     assert "rounds of 8 prompts" in " ".join((folder / "model/README.md").read_text().split())
 
 
-@pytest.mark.parametrize(("kind", "config"), [("torchrun", None), ("deepspeed", "zero2.json")])
+@pytest.mark.parametrize(("kind", "config"), [("forks", None), ("forks", "zero2.json")])
 def test_two_ranks_sample_and_train_as_one_does(kind: str, config: str | None, go: Go, plain) -> None:
     _, folder = go(kind, config=config)
     for number in range(3):
@@ -89,7 +89,7 @@ def test_two_ranks_sample_and_train_as_one_does(kind: str, config: str | None, g
 
 def test_a_run_that_is_killed_while_it_samples_goes_on_with_the_missing_replies(settings, plain, tmp_path) -> None:
     values = {**settings, "output": tmp_path / "run", "generation_batch_size": 3}
-    command = launch("python", *flags(**values), script=SCRIPT)
+    command = launch("fork", *flags(**values), script=SCRIPT)
     launched, replies = start(command), tmp_path / "run/rounds/0001/replies.jsonl"
     end = time.monotonic() + PATIENCE
     while not (replies.is_file() and replies.read_text().count("\n") >= 2) and time.monotonic() < end:
@@ -110,11 +110,11 @@ def test_a_run_that_is_killed_while_it_samples_goes_on_with_the_missing_replies(
 
 
 def test_online_rounds_with_a_renewed_reference_and_below_an_adapter(go: Go) -> None:
-    _, renewed = go("python", "--renew_reference", prompts_per_round=4, max_updates=2)
+    _, renewed = go("fork", "--renew_reference", prompts_per_round=4, max_updates=2)
     assert (renewed / "rounds/0001/pairs.json").is_file()
     # in a round of one update the reference is the policy itself
     assert read_metrics(renewed)["train/loss"] == pytest.approx({1: 0.693147, 2: 0.693147}, abs=1e-4)
-    _, adapted = go("python", lora_rank=2, prompts_per_round=4, max_updates=2, learning_rate=2e-2)
+    _, adapted = go("fork", lora_rank=2, prompts_per_round=4, max_updates=2, learning_rate=2e-2)
     assert not (adapted / "rounds/0001/pairs.json").exists()
     losses = read_metrics(adapted)["train/loss"]
     assert losses[1] == pytest.approx(0.693147, abs=1e-4) != losses[2]

@@ -83,6 +83,7 @@ def test_an_experiments_flags_are_shown_by_its_name(tmp_path: Path) -> None:
     assert "$ " not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_dry_run_by_name_is_that_of_the_file_with_a_config_by_name(
     small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
 ) -> None:

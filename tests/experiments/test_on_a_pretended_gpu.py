@@ -38,8 +38,12 @@ def assert_all_passed(done: CompletedProcess[str], least: int) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real GPU")
-def test_the_tests_for_gpus_are_right_before_one_is_lent() -> None:
-    assert_all_passed(run_gpu_tests(f"not ({LAUNCHES})", 400), least=28)
+@pytest.mark.parametrize(
+    ("which", "least"),
+    [("replies_in_fp32 or padded_forward", 9), pytest.param(f"not ({LAUNCHES})", 28, marks=pytest.mark.slow)],
+)
+def test_the_tests_for_gpus_are_right_before_one_is_lent(which: str, least: int) -> None:
+    assert_all_passed(run_gpu_tests(which, 400), least)
 
 
 @pytest.mark.slow
@@ -73,7 +77,7 @@ def pairs_run(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Pa
             max_length=256, global_batch=4, micro_batch=2, max_updates=3, learning_rate=1e-3, log_updates=1,
             tracking="none", output=tmp_path / name,
         )  # fmt: skip
-        done = run(launch("python", *words), **environment)
+        done = run(launch("python" if environment else "fork", *words), **environment)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done, tmp_path / name
 
@@ -91,6 +95,7 @@ def test_plain_python_beside_eight_gpus_trains_on_one_as_on_the_cpu_and_says_so(
     assert found["eval/accuracy"] == pytest.approx(expected["eval/accuracy"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_ppo_with_a_cached_trunk_learns_from_replies_of_captured_graphs(
     precision: str, small_models: dict[str, Path], chats_file: Path, tmp_path: Path

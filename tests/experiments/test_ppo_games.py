@@ -84,7 +84,7 @@ def test_a_game_of_the_ladder_is_trained_on_by_its_name_with_its_reference_lines
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"prompts": "game:shops"}, "has no 'shops'; needed: one of shop"),
+        ({"prompts": "game:shops"}, "has no 'shops'; did you mean shop?"),
         ({"prompts": "shop"}, "prompts='shop'; needed: game:NAME, of `lmgym games list`"),
         ({"eval_size": 0.5}, "eval_size=0.5; needed: a number of episodes"),
         ({"eval_scorer": "outputs/x"}, "--eval_scorer outputs/x would not be used: a game has its own rewards"),

@@ -51,7 +51,7 @@ def recorded(go: Go, tmp_path_factory) -> Callable[..., tuple[Path, dict[str, st
         key = json.dumps([more, changes], default=str, sort_keys=True)
         if key not in known:
             file = tmp_path_factory.mktemp("rollouts") / "replies.json"
-            _, folder = go("python", *more, plant=EPS | {"LMGYM_TEST_RECORD": str(file)}, **changes)
+            _, folder = go("fork", *more, plant=EPS | {"LMGYM_TEST_RECORD": str(file)}, **changes)
             assert len({len(one["ids"]) for one in json.loads(file.read_text()).values()}) > 3, "lengths differ"
             known[key] = folder, EPS | {"LMGYM_TEST_REPLAY": str(file)}
         return known[key]
@@ -94,7 +94,7 @@ def slow(*values):
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        ("deepspeed", "zero3.json"),
+        ("forks", "zero3.json"),
         slow("torchrun", None),
         slow("deepspeed", "zero1.json"),
         slow("deepspeed", "zero2.json"),
@@ -111,7 +111,7 @@ def test_two_ranks_learn_from_the_same_rollouts_what_plain_python_does(
 @pytest.mark.parametrize(
     ("family", "config"),
     [
-        ("llama", "zero2.json"),
+        slow("llama", "zero2.json"),
         slow("llama", "zero1.json"),
         slow("llama", "zero2_offload.json"),
         slow("llama", "zero3.json"),
@@ -121,7 +121,7 @@ def test_two_ranks_learn_from_the_same_rollouts_what_plain_python_does(
 )
 def test_so_do_two_ranks_of_other_families(family: str, config: str | None, go: Go, recorded) -> None:
     wanted, replay = recorded(family=family)
-    _, found = go("deepspeed" if config else "torchrun", config=config, plant=replay, family=family)
+    _, found = go("forks", config=config, plant=replay, family=family)
     assert_same_run(found, wanted)
 
 
@@ -169,7 +169,7 @@ def test_so_do_two_ranks_with_a_critic_of_its_own_and_with_adapters(
 @pytest.mark.parametrize(
     ("kind", "config", "changes"),
     [
-        ("deepspeed", "zero2.json", {"method": "grpo", "num_generations": 16}),
+        ("forks", "zero2.json", {"method": "grpo", "num_generations": 16}),
         slow("torchrun", None, {"method": "reinforce_pp_baseline", "num_generations": 4, "learning_rate": 0.05}),
         slow("deepspeed", "zero1.json", {"method": "gspo", "num_generations": 4, "cliprange": 0.01}),
         slow("deepspeed", "zero3.json", {"method": "cispo", "num_generations": 16, "entropy_coef": 0.01}),
@@ -202,7 +202,7 @@ def test_ranks_call_the_head_alike_however_many_pieces_their_logits_are(
     words_known = AutoModelForCausalLM.from_pretrained(talkative_models[family]).config.vocab_size
     wanted, replay = recorded(family=family, **changes)
     plant = replay | {"LMGYM_TEST_LOGITS": str(6 * words_known)}  # a micro-batch has 2 replies of at most 8 tokens
-    _, found = go("deepspeed", config="zero3.json", family=family, plant=plant, stall_timeout=60, **changes)
+    _, found = go("forks", config="zero3.json", family=family, plant=plant, stall_timeout=60, **changes)
     assert_same_run(found, wanted)
 
 
@@ -224,7 +224,7 @@ def test_ranks_whose_episodes_have_other_numbers_of_turns_learn_together(go: Go,
     plant = EPS | {"LMGYM_TEST_TALKS": "1", "LMGYM_TEST_RANK": "1"}
     same = {"critic": scorer_folders["gpt2"], "num_rollouts": 8, "max_updates": 4, "stall_timeout": 60}
     # at 4 a micro-batch one rank has all of its rows in one, whose first forward could serve twice; at 2 none has
-    whole, cut = (go("torchrun", plant=plant, micro_batch=size, **same)[1] for size in (4, 2))
+    whole, cut = (go("forks", plant=plant, micro_batch=size, **same)[1] for size in (4, 2))
     assert_same_talks(whole, cut)
 
 
@@ -244,7 +244,7 @@ def test_so_do_they_under_zero_2_and_3(family: str, config: str, go: Go, scorer_
 @pytest.mark.parametrize(
     ("kind", "config", "changes"),
     [
-        ("deepspeed", "zero2.json", {}),
+        ("forks", "zero2.json", {}),
         slow("deepspeed", "zero2.json", {"lora_rank": 4, "method": "grpo", "num_generations": 4}),
         slow("deepspeed", "zero3.json", {"entropy_coef": 0.01}),
         slow("deepspeed", "zero2.json", {"num_layers_unfrozen": 1}),
@@ -259,7 +259,7 @@ def test_two_ranks_choose_and_learn_the_actions_that_one_does(
         changes = changes | {"critic": scorer_folders[changes["critic"]]}
     changes = {"policy_over": "actions", "action_scores": "token", "max_new_tokens": 24, **changes}
     same = {"family": "llama", "plant": plant, **changes}
-    wanted, found = (go(how, config=of_kind, **same)[1] for how, of_kind in (("python", None), (kind, config)))
+    wanted, found = (go(how, config=of_kind, **same)[1] for how, of_kind in (("fork", None), (kind, config)))
     assert_same_talks(found, wanted)
     a, b = read_metrics(found), read_metrics(wanted)
     for name in (NAMES | {"reward/mean", "kl/reference"}) & b.keys():

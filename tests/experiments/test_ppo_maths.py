@@ -17,7 +17,7 @@ def test_the_experiment_makes_its_data_and_logs_each_reward(talkative_models: di
         "model": talkative_models["gpt2"], "num_rollouts": 16, "global_batch": 8, "max_updates": 1, "eval_size": 6,
         "max_new_tokens": 4, "output": "run", "tracking": "none", "ppo_epochs": 1, "weights": "correct=1,length=.5",
     }  # fmt: skip
-    done = run(launch("python", *flags(**settings), script=ROOT / "ppo/experiments/maths.py"), cwd=tmp_path)
+    done = run(launch("fork", *flags(**settings), script=ROOT / "ppo/experiments/maths.py"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "one_digit.jsonl: 300 problems with their answers" in words(done.stdout)
     assert len(read_lines(tmp_path / "outputs/arithmetic/one_digit.jsonl")) == 300

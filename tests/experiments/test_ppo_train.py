@@ -289,11 +289,11 @@ def test_a_finished_run_outlives_other_commands_for_its_folder(go: Go, tmp_path:
 
 
 def test_an_unknown_field_and_a_prompt_that_is_none_leave_with_2(talkative_models, tmp_path: Path) -> None:
-    done = run(launch("python", *flags(cliprnge=0.3), script=SCRIPT))
+    done = run(launch("fork", *flags(cliprnge=0.3), script=SCRIPT))
     assert done.returncode == 2
     assert "--cliprange" in words(done.stderr), "the near one is suggested"
     values = {"model": talkative_models["gpt2"], "prompts": tmp_path / "absent.jsonl", "output": tmp_path / "run"}
-    done = run(launch("python", *flags(**values), script=SCRIPT), seconds=400)
+    done = run(launch("fork", *flags(**values), script=SCRIPT), seconds=400)
     assert done.returncode == 2
     assert "absent.jsonl" in words(done.stderr)
     assert "Traceback" not in done.stderr

@@ -6,6 +6,7 @@ import pytest
 from launching import ROOT, flags, launch, read_lines, read_metrics, run
 
 from lmgym.apps.world.making import make_world, make_world_policy
+from lmgym.runs.launching import experiments
 
 TINY = flags(
     num_rollouts=8, global_batch=4, micro_batch=16, ppo_epochs=1, max_updates=4, eval_size=4, max_new_tokens=6,
@@ -22,9 +23,10 @@ def world(tmp_path_factory) -> Path:
     return folder
 
 
-def launched(name: str, world: Path, output: Path, *arguments: object, kind: str = "python") -> dict:
-    script = ROOT / f"ppo/experiments/{name}.py"
-    words = launch(kind, "--model", world / "policy", "--output", output, *TINY, *arguments, script=script)
+def launched(name: str, world: Path, output: Path, *arguments: object, kind: str = "fork") -> dict:
+    words = launch(
+        kind, "--model", world / "policy", "--output", output, *TINY, *arguments, script=experiments("ppo")[name]
+    )
     done = run(words)
     assert done.returncode == 0, done.stderr
     assert (output / "model/config.json").is_file()
@@ -33,7 +35,7 @@ def launched(name: str, world: Path, output: Path, *arguments: object, kind: str
 
 def test_many_turns_with_the_apps_users_on_two_ranks(world: Path, tmp_path: Path) -> None:
     arguments = ("--prompts", "world:0", "--deepspeed", ROOT / "configs/zero2.json")
-    metrics = launched("world_conversation", world, tmp_path / "a", *arguments, kind="deepspeed")
+    metrics = launched("world_conversation", world, tmp_path / "a", *arguments, kind="forks")
     assert set(metrics["eval/reward/mean"]) == {0, 2, 4}
     # what is earned is the conversation's length, less the message that opened it
     for step, reward in metrics["eval/reward/mean"].items():

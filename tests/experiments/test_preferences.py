@@ -58,7 +58,7 @@ def plain(go: Go) -> Callable[[str], tuple[CompletedProcess[str], Path]]:
 
     def of(name: str) -> tuple[CompletedProcess[str], Path]:
         if name not in made:
-            made[name] = go("python", name=name)
+            made[name] = go("fork", name=name)
         return made[name]
 
     return of
@@ -84,7 +84,7 @@ def assert_same_run(name: str, found: Path, wanted: Path) -> None:
 
 @pytest.mark.parametrize(("name", "config"), [("dpo", "zero3.json"), ("kto_thumbs", "zero2.json")])
 def test_two_ranks_under_zero_train_as_plain_python_does(name: str, config: str, go: Go, plain) -> None:
-    _, folder = go("deepspeed", name=name, config=config)
+    _, folder = go("forks", name=name, config=config)
     assert_same_run(name, folder, plain(name)[1])
 
 

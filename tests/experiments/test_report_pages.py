@@ -42,7 +42,7 @@ def folders(small_models, talkative_models, few_pairs, held_out_pairs, chats_fil
     """A folder of each kind of run."""
     root = tmp_path_factory.mktemp("reports")
     data = {"dataset": few_pairs, "eval_dataset": held_out_pairs, "model": small_models["llama"]}
-    done = run(launch("python", *flags(**data, **SMALL, output=root / "reward"), script=EXPERIMENT))
+    done = run(launch("fork", *flags(**data, **SMALL, output=root / "reward"), script=EXPERIMENT))
     assert done.returncode == 0, done.stderr[-3000:]
     data = {
         "dataset": chats_file,
@@ -51,11 +51,11 @@ def folders(small_models, talkative_models, few_pairs, held_out_pairs, chats_fil
         "sample_prompts": 2,
         "sample_tokens": 6,
     }
-    done = run(launch("python", *flags(**data, **SMALL, output=root / "sft"), script=ROOT / "sft/experiments/chat.py"))
+    done = run(launch("fork", *flags(**data, **SMALL, output=root / "sft"), script=ROOT / "sft/experiments/chat.py"))
     assert done.returncode == 0, done.stderr[-3000:]
     data = {"dataset": few_pairs, "eval_dataset": held_out_pairs, "model": small_models["llama"], "sample_tokens": 6}
     script = ROOT / "preferences/experiments/dpo.py"
-    done = run(launch("python", *flags(**data, **SMALL, output=root / "preference"), script=script))
+    done = run(launch("fork", *flags(**data, **SMALL, output=root / "preference"), script=script))
     assert done.returncode == 0, done.stderr[-3000:]
     model = talkative_models["gpt2"]
     train_small(model, chats_file, root, name="ppo", eval_updates=4)
@@ -91,8 +91,17 @@ def points(panel: Panel, series: str) -> list[tuple[float, float]]:
 
 
 @needs_chromium
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+@pytest.mark.parametrize(
+    ("kind", "width", "dark"),
+    [
+        ("reward", 1280, False),
+        ("ppo", 390, True),
+        ("failed", 1280, False),
+        ("resumed", 390, True),
+        *(pytest.param(kind, 1280, False, marks=pytest.mark.slow) for kind in ("sft", "preference", "ppo", "resumed")),
+        *(pytest.param(kind, 390, True, marks=pytest.mark.slow) for kind in ("reward", "sft", "preference", "failed")),
+    ],
+)
 def test_a_report_opens_without_errors_or_requests(kind: str, width: int, dark: bool, folders: dict[str, Path]) -> None:
     page = folders[kind] / REPORT
     with open_page(page, width, dark) as opened:

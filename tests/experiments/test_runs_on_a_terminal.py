@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from launching import BIN, EXPERIMENT, flags, read_lines, run
+from launching import flags, launch, read_lines, run
 from patience import PATIENCE
 from ppo_in_process import train_small
 
@@ -46,12 +46,12 @@ def on_terminal(command: list[object], columns: int) -> str:
 def test_a_training_shows_one_line_on_a_terminal_none_in_a_pipe_and_trains_alike(
     small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, tmp_path: Path
 ) -> None:
-    def command(name: str) -> list[object]:
+    def command(kind: str, name: str) -> list[object]:
         data = {"model": small_models["llama"], "dataset": few_pairs, "eval_dataset": held_out_pairs}
-        return [BIN / "python", EXPERIMENT, *flags(**data, **SMALL, output=tmp_path / name)]
+        return launch(kind, *flags(**data, **SMALL, output=tmp_path / name))
 
-    said = on_terminal(command("terminal"), 80)
-    piped = run(command("pipe"))
+    said = on_terminal(command("python", "terminal"), 80)
+    piped = run(command("fork", "pipe"))
     assert piped.returncode == 0
     assert "updates," not in piped.stderr
     assert figures(tmp_path / "terminal") == figures(tmp_path / "pipe")

@@ -10,17 +10,17 @@ from launching import words
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
-from preferences.config import PreferenceConfig, PreferenceDataConfig
+from preferences.config import PreferenceConfig
 from preferences.train import train as train_preferences
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
-from sft.config import SamplesConfig, SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 from sft.train import train as train_sft
 
@@ -50,13 +50,13 @@ def run_stage(stage: str, model: str, output: Path, chats: Path, pairs: Path, sc
     settings = ModelConfig(model, lora_rank=rank, precision="fp32")
     run = RunConfig(str(output), tracking="none", save_updates=-1)
     if stage == "sft":
-        train_sft(
-            SftConfig("s", settings, SftDataConfig(str(chats), max_length=128, eval_size=8), STEPS, FEW, run), CHAT
-        )
+        train_sft(SftConfig("s", settings, RowsConfig(str(chats), max_length=128, eval_size=8), STEPS, FEW, run), CHAT)
     elif stage == "reward":
-        train_pairwise(RewardModelConfig("r", settings, RewardDataConfig(str(pairs), max_length=128), STEPS, run))
+        train_pairwise(
+            RewardModelConfig("r", settings, RowsConfig(str(pairs), max_length=128, eval_size=0.1), STEPS, run)
+        )
     elif stage == "preference":
-        data = PreferenceDataConfig(str(pairs), max_length=128)
+        data = RowsConfig(str(pairs), max_length=128)
         train_preferences(PreferenceConfig("d", settings, data, optimizer=STEPS, samples=FEW, run=run))
     else:
         rollout = RolloutConfig(str(chats), eval_size=2, num_rollouts=4, max_new_tokens=2)

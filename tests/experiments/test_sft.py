@@ -43,7 +43,7 @@ def go(tmp_path_factory, small_models: dict[str, Path], chats_file: Path) -> Go:
 
 @pytest.fixture(scope="module")
 def plain(go: Go) -> tuple[CompletedProcess[str], Path]:
-    return go("python", "--local_rank=0")
+    return go("fork", "--local_rank=0")
 
 
 def assert_same_run(found: Path, wanted: Path) -> None:
@@ -67,7 +67,7 @@ def assert_same_run(found: Path, wanted: Path) -> None:
 
 
 def test_two_ranks_under_zero_2_train_as_plain_python_does(go: Go, plain) -> None:
-    _, folder = go("deepspeed", config="zero2.json")
+    _, folder = go("forks", config="zero2.json")
     assert_same_run(folder, plain[1])
 
 

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from gradient_script import Capture
 from transformers import AutoModelForCausalLM
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, TrainerConfig
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.run import Run
 from lmgym.training.plan import TrainingPlan
 from sft import train
 from sft.check import SftPlan
-from sft.config import SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 
 
@@ -26,7 +26,7 @@ def test_it_is_the_gradient_of_the_mean_over_all_output_tokens_of_the_update(
     config = SftConfig(
         "gradients",
         ModelConfig(str(small_models["qwen3"]), precision="fp32"),
-        SftDataConfig(str(chats_file), eval_size=4, max_length=128),
+        RowsConfig(str(chats_file), eval_size=4, max_length=128),
         OptimizerConfig(
             learning_rate=0.0, max_grad_norm=1e9, global_batch=rows, micro_batch=rows // accumulation, max_updates=1
         ),

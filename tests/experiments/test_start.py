@@ -9,12 +9,12 @@ import pytest
 import torch
 from launching import ROOT, flags, launch, read_lines, read_metrics, run, words
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig, TrainerConfig
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
-from sft.config import SamplesConfig, SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.probes import HeldOutProbe
 from sft.tasks import CHAT
 from sft.train import train as train_policy
@@ -37,7 +37,7 @@ def run_config(folder: Path) -> RunConfig:
 def scorer(tmp_path_factory, small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path):
     """The folder of a run of six updates, and what it printed."""
     folder = tmp_path_factory.mktemp("scorer") / "run"
-    data = RewardDataConfig(str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256)
+    data = RowsConfig(str(few_pairs), eval_dataset=str(held_out_pairs), max_length=256)
     model = ModelConfig(str(small_models["llama"]), precision="fp32")
     return folder, said(
         lambda: train_pairwise(RewardModelConfig("pairs", model, data, OPTIMIZER, run_config(folder), EVERY_UPDATE))
@@ -56,7 +56,7 @@ def policy_config(folder: Path, model: Path, chats: Path) -> SftConfig:
     return SftConfig(
         "chat",
         ModelConfig(str(model), precision="fp32"),
-        SftDataConfig(str(chats), eval_size=8, max_length=128),
+        RowsConfig(str(chats), eval_size=8, max_length=128),
         OPTIMIZER,
         SamplesConfig(sample_prompts=2, sample_tokens=6),
         run_config(folder),

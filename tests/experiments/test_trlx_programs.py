@@ -34,7 +34,7 @@ def short(samples: list[str], **kwargs) -> list[float]:
 
 
 def test_a_program_with_its_own_sentiment_scorer_runs_alone_and_on_two_ranks(talkative_models, tmp_path) -> None:
-    for kind in ("python", "torchrun"):
+    for kind in ("fork", "forks"):
         folder = tmp_path / kind
         done = run(launch(kind, talkative_models["gpt2"], folder, script=SCRIPT))
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -45,7 +45,7 @@ def test_a_program_with_its_own_sentiment_scorer_runs_alone_and_on_two_ranks(tal
         assert sorted(p.name for p in (folder / "saved").iterdir()) == sorted(
             p.name for p in (folder / "model").iterdir()
         )
-    assert json.loads((tmp_path / "torchrun/run.json").read_text())["config"]["global_batch"] == 8
+    assert json.loads((tmp_path / "forks/run.json").read_text())["config"]["global_batch"] == 8
 
 
 def test_what_train_returns_generates_and_is_saved_like_any_model(config: TRLConfig, tmp_path) -> None:
@@ -167,7 +167,7 @@ def test_samples_that_are_no_pairs_are_refused(config: TRLConfig) -> None:
 
 
 def test_rank_0_alone_prints_an_error_in_one_line_under_a_launcher(tmp_path) -> None:
-    done = run(launch("torchrun", tmp_path / "no-model", tmp_path / "run", script=SCRIPT))
+    done = run(launch("forks", tmp_path / "no-model", tmp_path / "run", script=SCRIPT))
     assert done.returncode != 0
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] != []
     assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1

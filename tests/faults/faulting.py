@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from forking import Forked
 from launching import Launched, flags, launch, read_lines, start
 from patience import PATIENCE
 
@@ -24,8 +25,9 @@ TRAIN = {
     "log_updates": 3, "eval_updates": 5, "save_updates": 2, "precision": "fp32", "tracking": "none",
 }  # fmt: skip
 ENGINES = {
-    "plain": ("python", None), "ddp": ("torchrun", None), "zero1": ("deepspeed", "zero1.json"),
-    "zero2": ("deepspeed", "zero2.json"), "zero3": ("deepspeed", "zero3.json"),
+    "plain": ("fork", None), "forked_ddp": ("forks", None), "forked_zero2": ("forks", "zero2.json"),
+    "ddp": ("torchrun", None), "zero1": ("deepspeed", "zero1.json"), "zero2": ("deepspeed", "zero2.json"),
+    "zero3": ("deepspeed", "zero3.json"),
 }  # fmt: skip
 NO_FIGURES = ("step", "epoch", "time", "non_finite")
 TIMES = ("time", "train/items_per_second", "train/tokens_per_second", "run/seconds")
@@ -42,6 +44,8 @@ def command(engine: str, output: Path, model: Path, pairs: Path, held_out: Path,
 
 def workers(launched: Launched, script: Path = SCRIPT) -> dict[int, int]:
     """Process ids by rank of what a launcher has started (0: the process itself under plain Python)."""
+    if isinstance(launched.process, Forked):
+        return launched.process.ranks()
     found = {}
     for process in [psutil.Process(launched.process.pid), *psutil.Process(launched.process.pid).children(True)]:
         with contextlib.suppress(psutil.Error):

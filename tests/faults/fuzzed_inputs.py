@@ -246,7 +246,8 @@ def _debates(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> Non
 
 
 def _nyu(base: Path, folder: Path, run: Callable[[Words, Path], int]) -> None:
-    from lmgym.apps.debate.nyu import to_nyu
+    from nyu_rounds import to_nyu
+
     from lmgym.apps.debate.tournament.files import read_transcripts
 
     _debates(base, folder, run)

@@ -1,12 +1,11 @@
 """Commands on damaged files end as usual or are refused in a line; `fuzz.py` says what else is a fault."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from forked import Ended
 from fuzz import MESSAGE, faults
+from launching import launch, run
 
 FUZZ = Path(__file__).parent / "fuzz.py"
 SEED, QUICK, ALL, BLOCK = 0, 24, 1000, 250
@@ -15,7 +14,7 @@ QUICK_KINDS = ("transcripts", "NYU's debates", "questions", "static rows", "play
 
 def fuzz(*words: str) -> str:
     """The output of the fuzzer; AssertionError with it if a case has a fault."""
-    done = subprocess.run([sys.executable, str(FUZZ), f"--seed={SEED}", *words], capture_output=True, text=True)
+    done = run(launch("fork", f"--seed={SEED}", *words, script=FUZZ), seconds=3600)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return done.stdout
 

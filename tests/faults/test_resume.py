@@ -53,7 +53,7 @@ def assert_as_uninterrupted(folder: Path, whole: Path) -> None:
     assert outcome(folder) == ("finished", 0)
 
 
-@pytest.mark.parametrize(("engine", "step"), [("plain", 8), ("zero2", EPOCH)])
+@pytest.mark.parametrize(("engine", "step"), [("plain", 8), ("forked_zero2", EPOCH)])
 def test_a_killed_run_ends_as_the_uninterrupted_one(
     engine: str, step: int, words: Words, uninterrupted, tmp_path: Path
 ) -> None:
@@ -68,7 +68,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
 # every engine, rank killed and number of data workers; in mid-epoch, at an epoch's end, and in the second epoch
 KILLS = [
     (engine, rank, data_workers, (2, EPOCH, 10)[(i + rank + data_workers // 2) % 3])
-    for i, engine in enumerate(ENGINES)
+    for i, engine in enumerate(name for name in ENGINES if not name.startswith("forked"))
     for rank in range(RANKS.get(engine, 2))
     for data_workers in (0, 2)
 ]

@@ -23,10 +23,10 @@ def slow(*values):
 @pytest.mark.parametrize(
     ("engine", "fault"),
     [
-        slow("plain", "loss"), ("plain", "gradient"), ("zero2", "gradient"), slow("ddp", "loss"),
+        slow("plain", "loss"), ("plain", "gradient"), ("forked_zero2", "gradient"), slow("ddp", "loss"),
         slow("ddp", "gradient"),
-        slow("zero1", "loss"), slow("zero1", "gradient"), slow("zero2", "loss"), slow("zero3", "loss"),
-        slow("zero3", "gradient"),
+        slow("zero1", "loss"), slow("zero1", "gradient"), slow("zero2", "loss"), slow("zero2", "gradient"),
+        slow("zero3", "loss"), slow("zero3", "gradient"),
     ],
 )  # fmt: skip
 def test_a_non_finite_loss_on_one_rank_stops_all_before_the_weights_change(
@@ -101,14 +101,14 @@ def test_a_margin_that_fp32_cannot_hold_is_a_rejected_row(dropping: Path, few_pa
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     values = {"model": dropping, "dataset": data, "eval_size": 4, "max_length": 256, "precision": "fp32"}
     done = run(
-        launch("python", *flags(**values, output=tmp_path / "run", global_batch=4, micro_batch=1, tracking="none"))
+        launch("fork", *flags(**values, output=tmp_path / "run", global_batch=4, micro_batch=1, tracking="none"))
     )
     assert done.returncode == 0, done.stderr[-3000:]
     [row] = read_lines(tmp_path / "run" / "rejected.jsonl")
     assert (Path(row["file"]).name, row["line"], row["field"]) == ("margins.jsonl", 12, "margin")
 
 
-@pytest.mark.parametrize("engine", [slow("plain"), "ddp", slow("zero3")])
+@pytest.mark.parametrize("engine", [slow("plain"), "forked_ddp", slow("ddp"), slow("zero3")])
 def test_a_stall_names_the_ranks_that_wait_and_ends_the_run(engine: str, words: Words, tmp_path: Path) -> None:
     folder, rank = tmp_path / "run", 0 if engine == "plain" else 1
     planted = {"LMGYM_TEST_FAULT": "stall", "LMGYM_TEST_AT": "5", "LMGYM_TEST_RANK": str(rank)}
@@ -180,7 +180,7 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused_before_training(
     dropping: Path, few_pairs: Path, disk: Path
 ) -> None:
     values = {"model": dropping, "dataset": few_pairs, "max_length": 256, "save_total_limit": 5000, "tracking": "none"}
-    done = run(launch("python", *flags(**values, output=disk / "run", global_batch=4, micro_batch=1)))
+    done = run(launch("fork", *flags(**values, output=disk / "run", global_batch=4, micro_batch=1)))
     assert done.returncode == 2
     assert "has 24.0 MiB free; needed: " in done.stderr
     assert "--save_total_limit" in done.stderr

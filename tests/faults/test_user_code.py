@@ -62,23 +62,23 @@ def test_what_a_reward_function_changes_in_the_process_changes_nothing_of_the_ru
     assert record["config"]["model"] == str(tmp_path / "model")
 
 
-@pytest.mark.parametrize(("engine", "rank"), [("plain", 0), ("ddp", 1), slow("zero2", 0), slow("ddp", 0)])
+@pytest.mark.parametrize(("engine", "rank"), [("plain", 0), slow("ddp", 1), slow("zero2", 0), slow("ddp", 0)])
 def test_a_reward_function_that_holds_the_interpreter_ends_the_run_with_words(
     engine: str, rank: int, asked, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     planted = {"LMGYM_TEST_FAULT": "regex", "LMGYM_TEST_AT": "1", "LMGYM_TEST_RANK": str(rank)}
-    done = run(asked(engine, folder, stall_timeout=12), seconds=120, **planted)
+    done = run(asked(engine, folder, stall_timeout=6), seconds=120, **planted)
     assert done.returncode == CODES.get(engine, 70), done.stderr[-3000:]
     assert outcome(folder) == ("stalled", 70)
     said = words(done.stderr)
-    assert re.search(r"error: no progress for 1\d s \(--stall_timeout 12\)\. rank 0: ", said)
+    assert re.search(r"error: no progress for \d+ s \(--stall_timeout 6\)\. rank 0: ", said)
     assert f"rank {1 - rank}: silent" not in said
     reported = said[said.index(f"rank {rank}: ") :].partition("; rank ")[0]
-    assert re.match(rf"rank {rank}: score; no progress for 1\d s; now in ", reported)
+    assert re.match(rf"rank {rank}: score; no progress for \d+ s; now in ", reported)
     assert "match (re/__init__.py:" in reported
     assert "called from __call__ (ppo_script.py:" in reported
-    assert json.loads((folder / "run.json").read_text())["error"].startswith("RunStopped: no progress for 1")
+    assert json.loads((folder / "run.json").read_text())["error"].startswith("RunStopped: no progress for ")
     assert "in __call__" in (folder / "stalls" / f"rank-{rank}.txt").read_text()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +11,22 @@ from flywheel import TURNS_A_CHAT
 from scripted_person import bot_reply, lines_of_a_chat
 
 from lmgym.apps.world.world import World
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.environments.random_walks_model import make_start
 from lmgym.models.small_models import make_small_model
 from lmgym.text import Conversation, Turn, messages
-from sft.config import SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 from sft.train import train as train_sft
 
 CHAT_SEED, CHATS = 1, 1500
+MadeOnce = Callable[[str, Callable[[Path], Path]], Path]
 
 
 @pytest.fixture(scope="session")
-def start(tmp_path_factory) -> Path:
+def start(made_once: MadeOnce) -> Path:
     """The walks' start, made once: 14 CPU seconds."""
-    return make_start(tmp_path_factory.mktemp("walks"), graph_seed=1000, seed=0)
+    return made_once("walks", lambda folder: make_start(folder, graph_seed=1000, seed=0))
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +36,12 @@ def chat_world() -> World:
 
 
 @pytest.fixture(scope="session")
-def chat_policy(chat_world: World, tmp_path_factory) -> Path:
+def chat_policy(chat_world: World, made_once: MadeOnce) -> Path:
     """A policy that talks as the world's bot does, made once: 10 CPU seconds."""
-    folder = tmp_path_factory.mktemp("policy")
+    return made_once("policy", lambda folder: _train_chat_policy(chat_world, folder))
+
+
+def _train_chat_policy(chat_world: World, folder: Path) -> Path:
     words, rng, rows = random.Random("chats"), np.random.default_rng(0), []
     for _ in range(CHATS):
         turns: tuple[Turn, ...] = ()
@@ -51,7 +56,7 @@ def chat_policy(chat_world: World, tmp_path_factory) -> Path:
         SftConfig(
             "chat",
             ModelConfig(str(folder / "start"), precision="fp32"),
-            SftDataConfig(str(folder / "chats.jsonl"), max_length=128, eval_size=50),
+            RowsConfig(str(folder / "chats.jsonl"), max_length=128, eval_size=50),
             optimizer=OptimizerConfig(learning_rate=5e-3, adam_beta2=0.99, epochs=4, global_batch=16, micro_batch=16),
             samples=SamplesConfig(sample_prompts=0),
             run=RunConfig(str(folder / "chat"), tracking="none", eval_updates=10_000, save_updates=-1),

@@ -106,7 +106,7 @@ def mix_up_episodes(monkeypatch) -> None:
     break_rollouts(monkeypatch, mix_up)
 
 
-@pytest.mark.parametrize("method", ["ppo", "grpo"])
+@pytest.mark.parametrize("method", ["ppo", pytest.param("grpo", marks=pytest.mark.slow)])
 def test_doors_are_opened_with_a_critic_and_without(method: str, start: Path, tmp_path: Path) -> None:
     assert doors_opened(start, tmp_path, method) > BAR
     right = [outside.logprobs(tmp_path / "model", [(f"door {door}", key)]).item() for door, key in KEYS.items()]

@@ -8,8 +8,8 @@ import outside
 import pytest
 from demo_pairs import write_demo_pairs
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 
 
@@ -24,7 +24,7 @@ def learning_config(small_models, tmp_path_factory) -> RewardModelConfig:
     return RewardModelConfig(
         name="learning",
         scorer=ModelConfig(model=str(small_models["llama"]), precision="fp32"),
-        data=RewardDataConfig(str(folder / "train.jsonl"), eval_dataset=str(folder / "test.jsonl"), max_length=256),
+        data=RowsConfig(str(folder / "train.jsonl"), eval_dataset=str(folder / "test.jsonl"), max_length=256),
         optimizer=OptimizerConfig(learning_rate=5e-3, epochs=2, global_batch=16, micro_batch=8),
         run=RunConfig(output=str(folder / "out"), tracking="none"),
     )
@@ -56,6 +56,7 @@ def test_a_scorer_learns_the_demo_pairs(learning_config):
     assert seen_from_outside(Path(learning_config.output) / "model") > 1
 
 
+@pytest.mark.slow
 def test_a_scorer_of_swapped_labels_prefers_what_people_rejected(learning_config, tmp_path):
     rows = [json.loads(line) for line in Path(learning_config.data.dataset).read_text().splitlines()]
     swapped = tmp_path / "swapped.jsonl"

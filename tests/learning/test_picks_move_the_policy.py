@@ -16,14 +16,14 @@ from scripted_person import Person, lines_of_a_chat
 from lmgym.apps.chat.actions import ChatView
 from lmgym.apps.chat.session import ChatSession
 from lmgym.apps.world.world import World
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.text import Conversation, Turn
-from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
+from preferences.config import LossConfig, PreferenceConfig
 from preferences.train import train as train_preferences
 
 SEED, PICKS, BEST_OF, UNSEEN = 1, 40, 6, 200
@@ -60,7 +60,7 @@ def learn_picks(policy: Path, world: World, person: Person, folder: Path) -> Pat
         PreferenceConfig(
             "picks",
             ModelConfig(str(policy), precision="fp32"),
-            PreferenceDataConfig(str(folder / "prefs.jsonl"), eval_size=2, max_length=128),
+            RowsConfig(str(folder / "prefs.jsonl"), eval_size=2, max_length=128),
             LossConfig("dpo", beta=0.1),
             optimizer=OptimizerConfig(learning_rate=3e-4, epochs=5, global_batch=16, micro_batch=16),
             samples=NO_SAMPLES,

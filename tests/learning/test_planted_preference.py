@@ -11,8 +11,8 @@ from random import Random
 import outside
 import pytest
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
 
 TRAIN_PAIRS, TEST_PAIRS = 128, 64
@@ -70,7 +70,7 @@ def held_out_accuracy(model: Path, folder: Path, swap: bool) -> tuple[float, flo
         RewardModelConfig(
             name="polite",
             scorer=ModelConfig(model=str(model), lora_rank=8, precision="bf16"),
-            data=RewardDataConfig(str(train), eval_dataset=str(test), max_length=128),
+            data=RowsConfig(str(train), eval_dataset=str(test), max_length=128),
             optimizer=OptimizerConfig(learning_rate=5e-4, epochs=2, global_batch=16, micro_batch=16),
             run=RunConfig(output=str(folder / "out"), tracking="none", eval_updates=100, save_updates=-1),
         )

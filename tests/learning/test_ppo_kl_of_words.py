@@ -110,7 +110,7 @@ def forget_the_last_token(monkeypatch) -> None:
     monkeypatch.setattr(ppo.algorithms.learning, "kl_rewards", shifted)
 
 
-BROKEN = [charge_the_next_token, forget_the_last_token]
+BROKEN = [charge_the_next_token, pytest.param(forget_the_last_token, marks=pytest.mark.slow)]
 
 
 def test_the_last_word_of_a_reply_ends_at_the_optimum(start: Path, tmp_path: Path) -> None:

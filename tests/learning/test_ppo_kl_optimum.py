@@ -64,6 +64,7 @@ def learn(model: Path, chats: Path, folder: Path) -> tuple[float, float]:
     return sum(after) / len(after), sum(wanted) / len(wanted)
 
 
+@pytest.mark.slow
 def test_the_policy_ends_at_the_optimum_of_reward_and_kl(
     small_models: dict[str, Path], chats_file: Path, tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_the_policy_ends_at_the_optimum_of_reward_and_kl(
     assert found == pytest.approx(wanted, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_kl_mask_that_is_shifted_by_one_does_not(
     small_models: dict[str, Path], chats_file: Path, monkeypatch, tmp_path: Path
 ) -> None:

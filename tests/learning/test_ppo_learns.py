@@ -58,7 +58,10 @@ def test_random_walks_become_short(start: Path, tmp_path: Path) -> None:
     assert outside.length_of_walks(tmp_path / "model") < outside.length_of_walks(start) - 1
 
 
-@pytest.mark.parametrize("broken", [turn_advantages, score_the_first_token, shift_unseen])
+@pytest.mark.parametrize(
+    "broken",
+    [turn_advantages, *(pytest.param(one, marks=pytest.mark.slow) for one in (score_the_first_token, shift_unseen))],
+)
 def test_a_broken_version_misses_the_bar(broken: Callable, start: Path, monkeypatch, tmp_path: Path) -> None:
     broken(monkeypatch)
     assert optimality(start, tmp_path) < BAR - 0.1

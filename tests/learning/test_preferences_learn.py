@@ -11,8 +11,8 @@ import outside
 import pytest
 from test_planted_preference import TEST_PAIRS, TEST_THINGS, TRAIN_PAIRS, TRAIN_THINGS, polite_and_neutral, write_pairs
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
-from preferences.config import LossConfig, PreferenceConfig, PreferenceDataConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
+from preferences.config import LossConfig, PreferenceConfig
 from preferences.train import train
 
 LEARNED = 0.85  # fixed before the first run
@@ -28,7 +28,12 @@ def polite(tmp_path_factory) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize(
     ("loss", "lora_rank"),
-    [*((loss, 0) for loss in ("dpo", "ipo", "kto", "simpo", "orpo", "bon")), ("dpo", 8), ("kto", 8)],
+    [
+        ("dpo", 0),
+        ("kto", 0),
+        *(pytest.param(loss, 0, marks=pytest.mark.slow) for loss in ("ipo", "simpo", "orpo", "bon")),
+        *(pytest.param(loss, 8, marks=pytest.mark.slow) for loss in ("dpo", "kto")),
+    ],
 )
 def test_the_implicit_reward_prefers_what_people_preferred(
     loss, lora_rank: int, polite: tuple[Path, Path], small_models: dict[str, Path], tmp_path: Path
@@ -37,7 +42,7 @@ def test_the_implicit_reward_prefers_what_people_preferred(
         PreferenceConfig(
             "polite",
             ModelConfig(str(small_models["llama"]), lora_rank=lora_rank, precision="fp32"),
-            PreferenceDataConfig(str(polite[0]), eval_dataset=str(polite[1]), max_length=128),
+            RowsConfig(str(polite[0]), eval_dataset=str(polite[1]), max_length=128),
             LossConfig(loss),
             optimizer=OptimizerConfig(learning_rate=2e-2 if lora_rank else 3e-3, epochs=3, global_batch=16),
             samples=SamplesConfig(sample_prompts=0),

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from lmgym.environments.random_walks import draw_random_walks
-from lmgym.environments.random_walks_model import make_start
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy
@@ -13,15 +12,14 @@ from lmgym.text import tokenize_texts
 SAMPLES = 100  # from each of the 20 starts
 
 
-def test_its_samples_are_as_long_as_the_walks_and_most_of_them_possible(tmp_path: Path) -> None:
+def test_its_samples_are_as_long_as_the_walks_and_most_of_them_possible(start: Path) -> None:
     known = draw_random_walks(1000)
-    folder = str(make_start(tmp_path, 1000, seed=0))
-    tokenizer = load_tokenizer(folder)
-    generator = LocalGenerator(load_policy(folder, tokenizer), tokenizer, generation_batch_size=500)
+    tokenizer = load_tokenizer(str(start))
+    generator = LocalGenerator(load_policy(str(start), tokenizer), tokenizer, generation_batch_size=500)
     prompts = tokenize_texts(tokenizer, known.prompts)
     replies = [one for group in generator.generate(prompts, SAMPLES, Sampling(9, seed=3)) for one in group]
     starts = [prompt for prompt in known.prompts for _ in range(SAMPLES)]
-    walks = [start + reply.text for start, reply in zip(starts, replies, strict=True)]
+    walks = [first + reply.text for first, reply in zip(starts, replies, strict=True)]
     assert 0.24 < known.optimality(walks).mean() < 0.38  # the walks themselves: .352
     # who arrives stops, and nobody else
     ended = [reply.finish_reason == "eos" for reply in replies]

@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, SamplesConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from reward_models.behaviour import BehaviourTask
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.kwise import KwiseTask
 from reward_models.metrics.labels import ACCEPTED_AND_CONTINUED, JOINT_BITS, MESSAGES_FIRST_DAYS, RESPONDS_180S
 from reward_models.objectives import CROSS_ENTROPY, MULTI_LABEL_BCE, SQUARED_ERROR
 from reward_models.tasks import Task
 from reward_models.train import train as train_scorer
-from sft.config import SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 from sft.train import train as train_sft
 
@@ -53,7 +53,7 @@ def train_on(path: Path, task: Task, model: Path, folder: Path) -> torch.Tensor:
     train_scorer(
         RewardModelConfig(
             "seen", ModelConfig(str(model), precision="fp32"),
-            RewardDataConfig(str(path), eval_size=60, max_length=128),
+            RowsConfig(str(path), eval_size=60, max_length=128),
             OptimizerConfig(learning_rate=3e-3, epochs=2, global_batch=16, micro_batch=16), run_of(folder),
         ),
         task,
@@ -80,8 +80,9 @@ def logs(tmp_path_factory) -> Path:
     ("label", "criterion", "least"),
     [
         (ACCEPTED_AND_CONTINUED, CROSS_ENTROPY, MARGIN),
-        (RESPONDS_180S, CROSS_ENTROPY, MARGIN),
-        (MESSAGES_FIRST_DAYS, SQUARED_ERROR, 1.0),  # of 2.25 messages in units of 200
+        pytest.param(RESPONDS_180S, CROSS_ENTROPY, MARGIN, marks=pytest.mark.slow),
+        # of 2.25 messages in units of 200
+        pytest.param(MESSAGES_FIRST_DAYS, SQUARED_ERROR, 1.0, marks=pytest.mark.slow),
         (JOINT_BITS, MULTI_LABEL_BCE, MARGIN),
     ],
     ids=["retry_accept", "responds_180s", "messages_first_days", "convo_joint"],
@@ -118,7 +119,7 @@ def test_sft_makes_what_the_bot_said_likelier_and_nothing_that_the_user_said(sma
     start, folder = small_models["llama"], tmp_path / "run"
     train_sft(
         SftConfig(
-            "seen", ModelConfig(str(start), precision="fp32"), SftDataConfig(str(path), eval_size=60, max_length=128),
+            "seen", ModelConfig(str(start), precision="fp32"), RowsConfig(str(path), eval_size=60, max_length=128),
             OptimizerConfig(learning_rate=3e-3, epochs=2, global_batch=16, micro_batch=16),
             SamplesConfig(sample_prompts=0), run_of(folder),
         ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launching import largest_difference, read_weights
+from safetensors.torch import load_file
 
 from lmgym.config import RunConfig
 from lmgym.environments.random_walks import draw_random_walks
@@ -73,11 +74,13 @@ def optimality(folder: Path) -> float:
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["metrics/optimality"]
 
 
-def test_the_program_and_the_experiment_have_the_same_weights_after_16_updates(start: Path, tmp_path) -> None:
-    program(start, tmp_path / "program", 16, 11)
-    experiment(start, tmp_path / "experiment", 16, 11)
-    assert optimality(tmp_path / "program") == optimality(tmp_path / "experiment") > 0.6
-    assert largest_difference(read_weights(tmp_path / "program"), read_weights(tmp_path / "experiment")) == 0
+def test_the_program_and_the_experiment_have_the_same_weights_after_8_updates(start: Path, tmp_path) -> None:
+    program(start, tmp_path / "program", 8, 11)
+    experiment(start, tmp_path / "experiment", 8, 11)
+    assert optimality(tmp_path / "program") == optimality(tmp_path / "experiment")
+    trained = read_weights(tmp_path / "program")
+    assert largest_difference(trained, read_weights(tmp_path / "experiment")) == 0
+    assert largest_difference(trained, load_file(start / "model.safetensors")) > 1e-3, "or there is nothing to compare"
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_the_finder_of_numbers_sees_whole_ones_others_and_those_that_may_be_left
     found = {(n.stage, n.group, n.name, n.whole) for n in numbers()}
     assert {
         ("sft", "optimizer", "seed", True), ("sft", "samples", "top_p", False), ("sft", "run", "memory_gb", False),
-        ("reward_models", "", "centering", False), ("reward_models", "data", "rows_per_user", True),
+        ("reward_models", "", "centering", False), ("reward_models", "", "rows_per_user", True),
         ("ppo", "method", "target", False),
     } <= found  # fmt: skip
     assert not {name for _, _, name, _ in found} & {"packed", "dry_run", "model"}

@@ -33,7 +33,7 @@ def test_the_benchmark_runs_at_a_tiny_size(tmp_path: Path) -> None:
 def spoken(*said: tuple[str, str]) -> Transcript:
     """A round with these speeches, decided for Debater_A, who has the right answer."""
     round = Debate(debate(1), PROMPTS)
-    round.begin(Transcript(held_out(1)[0], debate(1)))
+    round.reset({"transcript": Transcript(held_out(1)[0], debate(1))}, 0)
     round.step(dict(said))
     return replace(round.transcript, verdict=Verdict(0.7))
 
@@ -63,7 +63,7 @@ def test_differences_are_paired_over_questions() -> None:
 def test_debaters_say_their_answer_and_only_the_right_one_is_proved(agent: str) -> None:
     question = held_out(1)[0]
     round = Debate(debate(1), PROMPTS)
-    round.begin(Transcript(question, debate(1)))
+    round.reset({"transcript": Transcript(question, debate(1))}, 0)
     speeches = [argue(round, agent, np.random.default_rng(seed)) for seed in range(40)]
     assert all(speech.startswith(f"The answer is {round.transcript.positions[agent]}.") for speech in speeches)
     quotes = [q for said in speeches for q in round.with_speeches({agent: said}).speeches[0].quotes]

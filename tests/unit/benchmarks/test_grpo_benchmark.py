@@ -10,6 +10,7 @@ import pytest
 import torch
 from contenders import Contender, run_contender
 from grpo_cases import CASES, Case
+from launching import scripts_are_forked
 from transformers import AutoModelForCausalLM
 
 STORED = json.loads(grpo_formulas.RESULTS.read_text())
@@ -20,7 +21,8 @@ SCORES = (0.5, -1.0, 2.0, 1.5)
 @pytest.fixture(scope="module")
 def ours() -> dict:
     """Our numbers of every case."""
-    return grpo_formulas.run("ours_formulas")["cases"]
+    with scripts_are_forked():
+        return grpo_formulas.run("ours_formulas")["cases"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from contenders import Contender, run_contender
+from launching import scripts_are_forked
 from ppo_inputs import make_orders, write_inputs
 from real_pairs import write_token_pairs
 from shapes import save_real
@@ -24,8 +25,9 @@ def pairs_of(repeated: int) -> list[dict[str, str]]:
 
 
 def run(runner: str, variant: str, spec: dict) -> dict:
-    """One run in a process of its own, as the drivers start it."""
-    return run_contender(Contender(runner, runner, variant, sys.executable, (2,)), spec, 2, [])
+    """One run in a process of its own."""
+    with scripts_are_forked():
+        return run_contender(Contender(runner, runner, variant, sys.executable, (2,)), spec, 2, [])
 
 
 @pytest.fixture(scope="module")

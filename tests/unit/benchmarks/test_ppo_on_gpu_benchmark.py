@@ -1,11 +1,11 @@
 """What benchmarks/ppo_on_gpu.py counts, by hand and by torch's counter; and all of it rehearsed on a CPU."""
 
 import json
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import launching
 import ppo_on_gpu
 import pytest
 import torch
@@ -24,7 +24,6 @@ from model_costs import (
     scoring_flops,
     trunk_flops,
 )
-from patience import PATIENCE
 from shapes import random_model, read_shape
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -157,12 +156,13 @@ def test_scores_are_what_torch_counts() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_one_line_says_what_is_missing() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = launching.run(launching.launch("fork", script=SCRIPT))
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith("no CUDA GPU is at hand; needed: one, or --device cpu")
 
 
+@pytest.mark.slow
 def test_a_rehearsal_on_a_cpu_checks_times_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

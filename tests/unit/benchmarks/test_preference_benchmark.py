@@ -4,6 +4,7 @@ import json
 
 import preference_formulas
 import pytest
+from launching import scripts_are_forked
 from preference_formulas import CASES, Case
 
 STORED = json.loads(preference_formulas.RESULTS.read_text())
@@ -12,7 +13,8 @@ STORED = json.loads(preference_formulas.RESULTS.read_text())
 @pytest.fixture(scope="module")
 def ours() -> dict:
     """Our numbers of every case."""
-    return preference_formulas.run("ours_preference_formulas")["cases"]
+    with scripts_are_forked():
+        return preference_formulas.run("ours_preference_formulas")["cases"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -206,7 +206,10 @@ def test_ppo_says_that_sections_of_optimizer_and_schedule_are_not_used(rate, mon
     assert prepared[0] == prepared[1]
 
 
-@pytest.mark.parametrize(("verbose", "logged"), [("", "WARNING ERROR"), ("0", "WARNING ERROR"), ("1", "INFO WARNING")])
+@pytest.mark.parametrize(
+    ("verbose", "logged"),
+    [("", "WARNING ERROR"), pytest.param("0", "WARNING ERROR", marks=pytest.mark.slow), ("1", "INFO WARNING")],
+)
 def test_logs_of_deepspeed_and_transformers_are_quiet_unless_asked_for(verbose: str, logged: str) -> None:
     code = (
         "import logging\n"

@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import load_causal
-from lmgym.models.architectures import refuse_encoder, refuse_other_than_text
+from lmgym.models.config_fields import refuse_encoder, refuse_other_than_text
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.scoring.scorers import HFScorer
 from ppo.check import check_models
 from ppo.config import PPOConfig
-from preferences.config import PreferenceConfig, PreferenceDataConfig
+from preferences.config import PreferenceConfig
 from preferences.train import train as train_preferences
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
-from sft.config import SamplesConfig, SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 from sft.train import train as train_sft
 
@@ -57,13 +57,13 @@ def entrances(folder: str, chats: Path, pairs: Path, output: Path) -> dict[str, 
     tokenizer = load_tokenizer(folder)
     return {
         "reward models": lambda: train_pairwise(
-            RewardModelConfig("r", model, RewardDataConfig(str(pairs), max_length=64), steps, run)
+            RewardModelConfig("r", model, RowsConfig(str(pairs), max_length=64, eval_size=0.1), steps, run)
         ),
         "sft": lambda: train_sft(
-            SftConfig("s", model, SftDataConfig(str(chats), max_length=64), steps, SamplesConfig(), run), CHAT
+            SftConfig("s", model, RowsConfig(str(chats), max_length=64), steps, SamplesConfig(), run), CHAT
         ),
         "preferences": lambda: train_preferences(
-            PreferenceConfig("d", model, PreferenceDataConfig(str(pairs), max_length=64), optimizer=steps, run=run)
+            PreferenceConfig("d", model, RowsConfig(str(pairs), max_length=64), optimizer=steps, run=run)
         ),
         "ppo": lambda: check_models(PPOConfig("p", model), tokenizer),
         "chat": lambda: load_causal(folder),

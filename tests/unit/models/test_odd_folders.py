@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from lmgym.apps.chat.startup import ChatOptions, open_chat
 from lmgym.apps.chat.terminal_frontend import start_notes
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
@@ -24,11 +24,11 @@ from lmgym.text import Conversation, Turn
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import chat_with_scorers
 from ppo.train import train as train_ppo
-from preferences.config import PreferenceConfig, PreferenceDataConfig
+from preferences.config import PreferenceConfig
 from preferences.train import train as train_preferences
-from reward_models.config import RewardDataConfig, RewardModelConfig
+from reward_models.config import RewardModelConfig
 from reward_models.train import train_pairwise
-from sft.config import SamplesConfig, SftConfig, SftDataConfig
+from sft.config import SftConfig
 from sft.tasks import CHAT
 from sft.train import train as train_sft
 
@@ -40,17 +40,15 @@ def stages(folder: Path, chats: Path, pairs: Path, scorer: Path, output: Path) -
     """A dry run of every stage that trains."""
     model, run = ModelConfig(str(folder), precision="fp32"), RunConfig(str(output), tracking="none", dry_run=True)
     steps = OptimizerConfig(global_batch=4, micro_batch=2, max_updates=1)
-    data, few = SftDataConfig(str(chats), max_length=128, eval_size=8), SamplesConfig(sample_prompts=2, sample_tokens=2)
+    data, few = RowsConfig(str(chats), max_length=128, eval_size=8), SamplesConfig(sample_prompts=2, sample_tokens=2)
     rollout = RolloutConfig(str(chats), eval_size=2, num_rollouts=4, max_new_tokens=2)
     return {
         "reward models": lambda: train_pairwise(
-            RewardModelConfig("r", model, RewardDataConfig(str(pairs), max_length=128), steps, run)
+            RewardModelConfig("r", model, RowsConfig(str(pairs), max_length=128, eval_size=0.1), steps, run)
         ),
         "sft": lambda: train_sft(SftConfig("s", model, data, steps, few, run), CHAT),
         "preferences": lambda: train_preferences(
-            PreferenceConfig(
-                "d", model, PreferenceDataConfig(str(pairs), max_length=128), optimizer=steps, samples=few, run=run
-            )
+            PreferenceConfig("d", model, RowsConfig(str(pairs), max_length=128), optimizer=steps, samples=few, run=run)
         ),
         "ppo": lambda: train_ppo(
             PPOConfig("p", model, rollout, RewardConfig(f"a={scorer}"), optimizer=steps, run=run), chat_with_scorers

@@ -28,7 +28,7 @@ def test_rows_of_sft_are_shown_harmlessly(name: str, capsys) -> None:
     example = SimpleNamespace(
         ids=ids, places=[len(ids) - 2], targets=[ids[-1]], replies=replies, origin=f"{ATTACKS[name]}.jsonl:1"
     )
-    sft.report.show_rows([example], Letters())  # type: ignore[list-item]
+    sft.report.show_rows(Letters(), [example])  # type: ignore[list-item]
     shown = capsys.readouterr().out
     assert "[/b]" in shown
     assert drives(shown) == []
@@ -42,7 +42,7 @@ def test_rows_of_reward_models_are_shown_harmlessly(name: str, suffixes: int, ca
     )
     example = SimpleNamespace(replies=replies, origin=f"{ATTACKS[name]}.jsonl:1")
     task = SimpleNamespace(suffixes=lambda example: [f"chosen {ATTACKS[name]}", "rejected"][:suffixes])
-    reward_models.report.show_rows([example], task, Letters())  # type: ignore[arg-type]
+    reward_models.report.show_rows(task, Letters(), [example])  # type: ignore[arg-type]
     shown = capsys.readouterr().out
     assert "[/b]" in shown
     assert drives(shown) == []

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import BIN, launch, run
 from patience import PATIENCE
 
 from lmgym.apps.debate.commands import find_tournament, refuse_old_flags, tournaments
@@ -14,7 +15,10 @@ from lmgym.errors import InputError
 ROOT = Path(__file__).parents[4]
 
 
-def lmgym(folder: Path, *words: str, modules: Path = ROOT) -> subprocess.CompletedProcess:
+def lmgym(folder: Path, *words: str, modules: Path | None = None) -> subprocess.CompletedProcess:
+    """`lmgym debate WORDS` in a folder; with `modules`, a folder of modules that are found first, in a new Python."""
+    if modules is None:
+        return run(launch("fork", "debate", *words, script=BIN / "lmgym"), cwd=folder, HOME=str(folder))
     command = [sys.executable, "-m", "lmgym.cli.main", "debate", *words]
     environment = {"PYTHONPATH": f"{modules}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, env=environment)
@@ -108,9 +112,7 @@ def test_audits_are_refused_in_one_line(tmp_path: Path) -> None:
 def test_recorded_debates_are_audited_and_reported_again(tmp_path: Path) -> None:
     assert lmgym(tmp_path, "scripted", "--rounds", "4", "--output", "played").returncode == 0
     (tmp_path / "played/report.html").unlink()
-    command = [sys.executable, "-m", "lmgym.cli.main", "report", "played"]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    done = run(launch("fork", "report", "played", script=BIN / "lmgym"), cwd=tmp_path)
     assert done.stdout == "written: played/report.html\n", done.stderr
     assert (tmp_path / "played/report.html").is_file()
     audited = lmgym(tmp_path, "audit", "letter:e", "--transcripts", "played", "--output", "audited")
