@@ -104,7 +104,7 @@ def assert_scorer_gives_the_scores_of_the_run(folder: Path, world: Path) -> None
     assert wanted.std() > 0
 
 
-@pytest.mark.parametrize("config", ["zero2.json", "zero3.json"])
+@pytest.mark.parametrize("config", [pytest.param("zero2.json", marks=pytest.mark.slow), "zero3.json"])
 def test_the_joint_scorer_with_its_evaluations_is_the_plain_run_under_zero(
     config: str, joint, begin: Start, world: Path
 ) -> None:

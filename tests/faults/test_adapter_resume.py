@@ -61,7 +61,7 @@ def assert_without_base(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "step"),
-    [("plain", 8), ("forked_zero2", 6), slow("zero2", 6), slow("ddp", 2), slow("zero1", 8), slow("zero3", 6)],
+    [("plain", 8), slow("zero2", 6), slow("ddp", 2), slow("zero1", 8), slow("zero3", 6)],
 )
 def test_a_killed_scorer_with_adapters_ends_as_the_uninterrupted_one(
     engine: str, step: int, words: Words, tmp_path: Path

@@ -126,8 +126,9 @@ def test_so_they_are_by_other_scores(method: str, scores, start: Path, tmp_path:
     assert doors_opened(start, tmp_path, method, scores, **(OF_SUMS if scores == "sum" else {})) > BAR
 
 
-@pytest.mark.parametrize("broken", [turn_advantages, pytest.param(mix_up_episodes, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", ["ppo", pytest.param("grpo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", [turn_advantages, mix_up_episodes])
+@pytest.mark.parametrize("method", ["ppo", "grpo"])
 def test_a_broken_version_misses_the_bar(
     broken: Callable, method: str, start: Path, monkeypatch, tmp_path: Path
 ) -> None:

@@ -68,7 +68,8 @@ def test_random_walks_become_short(method: str, start: Path, tmp_path: Path) -> 
 
 
 @METHODS
-@pytest.mark.parametrize("broken", [pytest.param(turn_advantages, marks=pytest.mark.slow), mix_up_groups])
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", [turn_advantages, mix_up_groups])
 def test_a_broken_version_misses_the_bar(
     broken: Callable, method: str, start: Path, monkeypatch, tmp_path: Path
 ) -> None:

@@ -113,7 +113,7 @@ def test_a_killed_process_is_reported_with_a_fix() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
-@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_processes_end_with_their_parent(signal_: signal.Signals, tmp_path: Path) -> None:
     words = ["deploy", "bots", "--users", "20000", "--processes", "2", "--output", str(tmp_path / "logs")]
     command = [sys.executable, "-m", "lmgym.cli.main", *words]
