@@ -35,6 +35,7 @@ class Forked:
     """A process that the server forked; as far as tests ask, a `subprocess.Popen`."""
 
     _server: socket.socket | None = None
+    _process: subprocess.Popen | None = None
     _ended: dict[int, int] = {}  # noqa: RUF012  of all forks
 
     def __init__(
@@ -45,7 +46,7 @@ class Forked:
             Forked._server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 number = theirs.fileno()
-                subprocess.Popen([sys.executable, __file__, str(number)], env=env, pass_fds=[number])
+                Forked._process = subprocess.Popen([sys.executable, __file__, str(number)], env=env, pass_fds=[number])
         files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (stdout, stderr)]
         request = {"command": command, "ranks": ranks, "cwd": str(cwd), "env": dict(env), "files": files}
         Forked._server.send(json.dumps(request).encode())

@@ -86,7 +86,7 @@ def begin(small_models, world: Path, tmp_path_factory) -> Start:
 
 @pytest.fixture(scope="module")
 def joint(begin: Start) -> tuple[CompletedProcess[str], Path]:
-    return begin("python", "convo_joint")
+    return begin("fork", "convo_joint")
 
 
 def assert_scorer_gives_the_scores_of_the_run(folder: Path, world: Path) -> None:

@@ -78,7 +78,9 @@ def test_a_run_prints_and_keeps_a_figure_of_every_round(plain) -> None:
     assert "rounds of 8 prompts" in " ".join((folder / "model/README.md").read_text().split())
 
 
-@pytest.mark.parametrize(("kind", "config"), [("forks", None), ("forks", "zero2.json")])
+@pytest.mark.parametrize(
+    ("kind", "config"), [pytest.param("forks", None, marks=pytest.mark.slow), ("forks", "zero2.json")]
+)
 def test_two_ranks_sample_and_train_as_one_does(kind: str, config: str | None, go: Go, plain) -> None:
     _, folder = go(kind, config=config)
     for number in range(3):

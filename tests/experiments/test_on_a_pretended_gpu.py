@@ -38,12 +38,9 @@ def assert_all_passed(done: CompletedProcess[str], least: int) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real GPU")
-@pytest.mark.parametrize(
-    ("which", "least"),
-    [("replies_in_fp32 or padded_forward", 9), pytest.param(f"not ({LAUNCHES})", 28, marks=pytest.mark.slow)],
-)
-def test_the_tests_for_gpus_are_right_before_one_is_lent(which: str, least: int) -> None:
-    assert_all_passed(run_gpu_tests(which, 400), least)
+@pytest.mark.slow
+def test_the_tests_for_gpus_are_right_before_one_is_lent() -> None:
+    assert_all_passed(run_gpu_tests(f"not ({LAUNCHES})", 400), least=28)
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ def test_so_do_two_ranks_without_a_critic_that_hold_groups_whole_or_share_them(
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("llama", {}),
+        slow("llama", {}),
         slow("gpt2", {"num_layers_unfrozen": 1}),
         slow("qwen3", {"lora_rank": 4}),
         slow("llama", {"num_layers_unfrozen": 1}),

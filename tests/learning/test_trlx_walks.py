@@ -74,6 +74,7 @@ def optimality(folder: Path) -> float:
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["metrics/optimality"]
 
 
+@pytest.mark.slow
 def test_the_program_and_the_experiment_have_the_same_weights_after_8_updates(start: Path, tmp_path) -> None:
     program(start, tmp_path / "program", 8, 11)
     experiment(start, tmp_path / "experiment", 8, 11)

@@ -54,7 +54,7 @@ def test_of_a_models_folder_only_the_heads_are_new(ppo_folder: Path, small_model
     assert not heads[0].equal(heads[1])
 
 
-@pytest.mark.parametrize("variant", ["own_critic", "hydra"])
+@pytest.mark.parametrize("variant", ["own_critic", pytest.param("hydra", marks=pytest.mark.slow)])
 def test_ppo_trains_as_the_plain_way_does(ppo_folder: Path, variant: str) -> None:
     spec = {name: str(ppo_folder / name) for name in ("policy", "critic", "reward_model")} | {
         "value_head": str(ppo_folder / "value_head.safetensors"),

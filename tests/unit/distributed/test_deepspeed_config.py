@@ -208,7 +208,11 @@ def test_ppo_says_that_sections_of_optimizer_and_schedule_are_not_used(rate, mon
 
 @pytest.mark.parametrize(
     ("verbose", "logged"),
-    [("", "WARNING ERROR"), pytest.param("0", "WARNING ERROR", marks=pytest.mark.slow), ("1", "INFO WARNING")],
+    [
+        ("", "WARNING ERROR"),
+        pytest.param("0", "WARNING ERROR", marks=pytest.mark.slow),
+        pytest.param("1", "INFO WARNING", marks=pytest.mark.slow),
+    ],
 )
 def test_logs_of_deepspeed_and_transformers_are_quiet_unless_asked_for(verbose: str, logged: str) -> None:
     code = (

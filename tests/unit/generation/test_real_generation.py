@@ -37,6 +37,7 @@ print((peak() - before) / sum(p.numel() * 4 for p in model.parameters()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_greedy_ids_equal_transformers_generate_and_turns_end(real_model: Path) -> None:
     tokenizer = load_tokenizer(str(real_model))

@@ -223,6 +223,7 @@ def peaked(tmp_path_factory) -> Path:
 PEAKED_SCALE = 10.0
 
 
+@pytest.mark.slow
 def test_a_peaked_policy_in_fp32_and_its_updates_pass_beyond_the_bound_of_a_flat_one(peaked: Path) -> None:
     run = Run(peaked, False, PEAKED_SCALE, "fp32")
     largest = 0.0

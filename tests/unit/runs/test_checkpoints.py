@@ -421,7 +421,12 @@ SITUATIONS: dict[str, tuple[list[int], int | None, int, list[int]]] = {  # steps
 
 @pytest.mark.parametrize(
     "situation",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("one more", "over the only one"))) for name in SITUATIONS],
+    [
+        pytest.param(
+            name, marks=[pytest.mark.slow] * (name in ("one more", "the only other goes", "over the only one"))
+        )
+        for name in SITUATIONS
+    ],
 )
 def test_a_kill_at_any_write_leaves_the_former_checkpoint_or_the_new_one(memory: Path, situation: str) -> None:
     steps, damaged, limit, left = SITUATIONS[situation]

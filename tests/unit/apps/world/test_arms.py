@@ -164,7 +164,7 @@ list(deploy_all(["bots"], World(0), [Arm(0, np.arange(20000), 31, 0, Sampling())
 """
 
 
-@pytest.mark.parametrize("script", [INTERRUPTED, AT_A_START])
+@pytest.mark.parametrize("script", [INTERRUPTED, pytest.param(AT_A_START, marks=pytest.mark.slow)])
 def test_an_interrupt_during_the_submits_does_not_wait_for_their_results(script: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert "KeyboardInterrupt" in done.stderr.splitlines()[-1]

@@ -30,7 +30,7 @@ def retention(level: float = NOISE.retention, utility: float = 0.0, users: int =
     return [found[name].value for name in RETURNS]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_retention_of_the_worlds_bots_falls_from_day_1_through_day_7_to_day_30(seed: int) -> None:
     world = World(seed)
     bots = ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
