@@ -1,4 +1,4 @@
-"""The engine: many episodes advance together, whatever their environments do and whoever plays in them.
+"""The engine: many episodes advance together, of any environments and any players.
 
 Design decisions:
 - All pending observations of a player are one request to it, and all score requests one call of the reward function.
@@ -9,7 +9,7 @@ Design decisions:
 - Nothing here imports torch: games between scripts start at once.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def play(
             playing = _going_on(playing + fresh, fresh, watch)
             table.step(playing)
             if policy is not None:
-                _add_rewards(playing, reward_function, players if isinstance(players, Mapping) else {})
+                _add_rewards(playing, table.players, reward_function)
             playing = _going_on(playing, playing, watch)
     return episodes
 
@@ -220,12 +220,12 @@ def _refuse_other_actions(episode: RunningEpisode, actions: Mapping[str, str]) -
 
 
 def _add_rewards(
-    episodes: Sequence[RunningEpisode], reward_function: RewardFunction | None, others: Container[str]
+    episodes: Sequence[RunningEpisode], players: Sequence[Players], reward_function: RewardFunction | None
 ) -> None:
-    """Add to each step the environment's reward and, from one call, the reward function's."""
+    """Add to each step the environment's reward and, from one call, the reward function's; `players` get none."""
     requested: list[tuple[RunningEpisode, Sample]] = []
     for episode in episodes:
-        for request in episode.add_environment_rewards(others):
+        for request in episode.add_environment_rewards(players[episode.index]):
             step = episode.latest_step(request.agent)
             requested.append((episode, Sample(request, step.prompt_text, step.completion)))
     if not requested:

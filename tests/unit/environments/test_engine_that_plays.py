@@ -1,15 +1,16 @@
 """The engine that plays: every agent has a player, and nothing needs a policy in training."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
-from acting import Chat
+from acting import TOKENIZER, Chat, Scripted
 
 from lmgym.environments.engine import hash_of, play
 from lmgym.environments.episodes import RunningEpisode
 from lmgym.environments.players import ActionRequest, GeneratorPlayer, ScriptPlayer, ask
 from lmgym.environments.protocol import Action, Observation, StepResult, Task
+from lmgym.environments.rollout_engine import PolicyPlayer
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.text import Conversation, Turn
@@ -164,3 +165,20 @@ def test_several_actions_of_several_players_are_a_call_of_each() -> None:
 
 def test_sampling_of_a_generator_player_keeps_its_settings() -> None:
     assert GeneratorPlayer(ScriptedGenerator(["x"])).sampling == Sampling()
+
+
+def test_players_that_differ_by_episode_are_not_trained_either() -> None:
+    """An agent that has a player in one episode is the policy in another; a judge is paid before it acts."""
+
+    class Judged(Talk):
+        def step(self, actions: Mapping[str, str]) -> StepResult:
+            result = super().step(actions)
+            return replace(result, rewards={**result.rewards, "judge": 1.0})
+
+    policy = PolicyPlayer(Scripted(), TOKENIZER, Sampling(4), 64, "cut")
+    mixed = [{"a": Says(), "judge": Says()}, {"b": Says(), "judge": Says()}]
+    first, second = play_talks([Judged(2), Judged(2)], mixed, policy=policy)
+    assert [step.reward for step in first.steps["b"]] == [-1.0, -1.0]
+    assert [step.reward for step in second.steps["a"]] == [1.0, 1.0]
+    assert (first.steps.keys(), second.steps.keys()) == ({"b"}, {"a"})
+    assert (first.unclaimed, second.unclaimed) == ({}, {})
