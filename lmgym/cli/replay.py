@@ -8,11 +8,10 @@ from pathlib import Path
 
 import click
 
-from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.runs.files import read_json
 from lmgym.runs.launch import STAGES, launch
-from lmgym.runs.launching import experiments, find_experiment
+from lmgym.runs.launching import become, experiments, find_experiment
 
 DROPPED = ("--local_rank", "--deepspeed", "--output", "--tracking", "--resume", "--dry_run")
 """flags of a run that its replay, which trains nothing, leaves out"""
@@ -36,10 +35,8 @@ def replay(episode: str, flags: tuple[str, ...], experiment: str | None) -> None
 def replay_episode(words: str, experiment: str | None, flags: Sequence[str]) -> None:
     """Becomes the run's experiment with `--replay`. Raises InputError for a file that is no run's."""
     command, folder = replay_command(words, experiment, flags)
-    say(f"$ {shlex.join(command)}")
-    sys.stdout.flush()
     os.chdir(folder)
-    os.execv(command[0], command)
+    become(command)
 
 
 def replay_command(words: str, experiment: str | None = None, flags: Sequence[str] = ()) -> tuple[list[str], Path]:

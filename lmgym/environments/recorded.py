@@ -194,6 +194,15 @@ class Selection:
     """only of this one; empty: of all"""
 
 
+def _left_out(chosen: Selection, agent: str, total: float | None) -> str:
+    """Why turns of an agent with this return become no rows; empty if they do."""
+    if chosen.agent not in ("", agent):
+        return "another agent"
+    if total is None:
+        return "a failed reward"
+    return f"a return below {chosen.min_return:g}" if total < chosen.min_return else ""
+
+
 def training_rows(games: Iterable[Row], chosen: Selection, refused: Counter[str]) -> Iterator[Row]:
     """TRL's `prompt` and `completion` for each turn of the agents whose return is at least `min_return`.
 
@@ -203,16 +212,7 @@ def training_rows(games: Iterable[Row], chosen: Selection, refused: Counter[str]
     for game in games:
         for agent, turns in game["agents"].items():
             total = game["returns"].get(agent)
-            reason = (
-                "another agent"
-                if chosen.agent not in ("", agent)
-                else "a failed reward"
-                if total is None
-                else f"a return below {chosen.min_return:g}"
-                if total < chosen.min_return
-                else ""
-            )
-            if reason:
+            if reason := _left_out(chosen, agent, total):
                 refused[reason] += len(turns)
                 continue
             for turn in turns:

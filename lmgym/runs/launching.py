@@ -79,11 +79,18 @@ def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) ->
     `num_gpus` processes are started; None: one per visible GPU, or one on a CPU. Raises InputError for more than there
     are GPUs, if there are any, and for a DeepSpeed config that no run can use.
     """
-    if HELP & set(flags):
+    asks_for_help = bool(HELP & set(flags))
+    if asks_for_help:
         command = [sys.executable, str(file), *flags]
     else:
         refuse_wrong_deepspeed(flags)
         command = launch_command(file, flags, count_processes(num_gpus))
+    become(command, shown=not asks_for_help)
+
+
+def become(command: list[str], shown: bool = True) -> NoReturn:
+    """Replaces this process by a command, which is printed if `shown`: signals and exit code are the command's own."""
+    if shown:
         say(f"$ {shlex.join(command)}")
     sys.stdout.flush()
     sys.stderr.flush()

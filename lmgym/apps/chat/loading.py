@@ -76,7 +76,9 @@ def experiment_modules() -> dict[str, str]:
     """The modules of the experiments that come with lmgym, by name. The second package has other experiments too."""
     files = ((package, path) for package in PACKAGES for path in (ROOT / package.replace(".", "/")).glob("*.py"))
     found = {
-        path.stem: f"{package}.{path.stem}" for package, path in files if "def get_base_model(" in path.read_text()
+        path.stem: f"{package}.{path.stem}"
+        for package, path in files
+        if "def get_base_model(" in path.read_text("utf-8")
     }
     return dict(sorted(found.items()))
 

@@ -1,7 +1,6 @@
 """`lmgym debate`: a tournament by the name or path of its file, rows to train on, or the audit of a judge."""
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean, shown, shown_path
 from lmgym.runs.launch import launch
-from lmgym.runs.launching import files_importing, summary
+from lmgym.runs.launching import HELP, become, files_importing, summary
 
 OLD_FLAGS = {
     "__num_iters": "--rounds N",
@@ -58,12 +57,7 @@ def run_debate(name: str | None, flags: Sequence[str]) -> None:
     if name is None:
         list_tournaments()
         return
-    command = [sys.executable, str(find_tournament(name)), *flags]
-    if not {"-h", "--help"} & set(flags):
-        say(f"$ {shlex.join(command)}")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(command[0], command)
+    become([sys.executable, str(find_tournament(name)), *flags], shown=not HELP & set(flags))
 
 
 def tournaments() -> dict[str, Path]:

@@ -5,11 +5,11 @@ Round k is the same whatever --rounds and --shard are, so that a longer run goes
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import combinations
 
 from lmgym.apps.debate.formats import Format
 from lmgym.apps.debate.tournament.config import TournamentConfig
+from lmgym.environments.engine import hash_of
 from lmgym.errors import InputError, listed, shown
 
 
@@ -57,7 +57,7 @@ def make_schedule(
 
 def hash_seed(*numbers: int | str) -> int:
     """A seed of 63 bits."""
-    return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "big") >> 1
+    return hash_of(repr(numbers))
 
 
 def _pairs(config: TournamentConfig, names: Sequence[str], debaters: int) -> list[tuple[str, ...]]:
