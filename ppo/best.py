@@ -1,4 +1,4 @@
-"""Which policy is kept: the last or, by a monitor that is never optimised, that of the best evaluation.
+"""The policy that is kept: the last or, by a monitor that is never optimised, that of the best evaluation.
 
 The policy with the highest reward is the one that exploits it most (Gao et al. 2022): the reward never chooses.
 """

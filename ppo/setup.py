@@ -73,7 +73,7 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
 
 @dataclass(frozen=True)
 class Updates:
-    """A run's optimizer updates: their learning rates, and whoever is told of them."""
+    """A run's optimizer updates: their learning rates, and the calls before and after them."""
 
     rate: Callable[[int], float]
     non_finite: NonFinite

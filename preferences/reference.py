@@ -118,7 +118,7 @@ def batch_tokens(config: PreferenceConfig) -> int:
 
 
 def reference_key(plan: TrainingPlan[PreferenceConfig]) -> Key:
-    """What log-probabilities depend on, by name. Weights are those of the folder's files, or the commit of a hub id."""
+    """The inputs of log-probabilities, by name. Weights are those of the folder's files, or the commit of a hub id."""
     config = plan.config
     name = config.reference.reference or config.policy.model
     return {

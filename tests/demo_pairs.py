@@ -106,7 +106,7 @@ def write_demo_pairs(path: str | Path, rows: int, seed: int) -> None:
 
 
 def features(prompt: list[dict[str, str]], reply: str) -> dict[str, bool]:
-    """What the utility sees in a reply, by the names of WEIGHTS.
+    """The features of a reply that the utility reads, by the names of WEIGHTS.
 
     On topic: a word of the topic that the last user's turn names. Curious: a question that names no other topic.
     Dull: neither any topic's word nor a question. Repeats: a sentence of four words or

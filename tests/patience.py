@@ -1,4 +1,4 @@
-"""How long tests wait for what a working program does, however busy the machine.
+"""The time that tests wait for what a working program does, however busy the machine.
 
 PATIENCE is the limit of a hang. Where a broken program would do the same later (end by itself, let go of a thread), a
 test names the seconds that tell the two apart.

@@ -1,6 +1,6 @@
 """A server of the tests' own that speaks OpenAI's interface, well or badly: `python serving.py FOLDER`.
 
-Prints its port. Whoever asks /MODE.NAME/v1/... is answered as the mode says, and the request is a line of
+Prints its port. A request to /MODE.NAME/v1/... is answered as the mode says, and the request is a line of
 FOLDER/MODE.NAME.jsonl: path, body, headers, authorization, and when it came. A reply's text names its seed
 and its place among the choices, and the conversation's last line.
 """
@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         self.respond(name.partition(".")[0], number, body)
 
     def record(self, name: str, row: dict) -> int:
-        """Which request of that name this is, from 0; written down."""
+        """The number of this request of that name, from 0; written down."""
         headers = {name.lower(): value for name, value in self.headers.items()}
         row |= {"headers": headers, "authorization": self.headers["Authorization"], "time": time.time()}
         with lock:

@@ -235,7 +235,7 @@ def refuse_stepwise(records: Sequence[Record]) -> None:
 
 
 def advice(records: Sequence[Record]) -> str:
-    """What to do where the reply of rows is not clear, to be added to a message; empty for other rows."""
+    """Advice where the reply of rows is not clear, to be added to a message; empty for other rows."""
     rows = [record.fields for record in records if not record.fault]
     fields = next((row for row in rows if is_blank(row.get("completion")) and answers_of(row)), None)
     if fields is None:

@@ -268,7 +268,7 @@ def _may_be_split(value: str) -> bool:
 
 
 def json_decoder(kind: Any) -> Callable[[Any], Any] | None:
-    """What makes values of those of a pyarrow type that holds JSON as text, as `datasets.Json` does; None for others.
+    """The reader of values of a pyarrow type that holds JSON as text, as `datasets.Json` does; None for other types.
 
     The decoder raises RowError for what is no JSON.
     """

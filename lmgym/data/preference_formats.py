@@ -1,4 +1,4 @@
-"""What rows of other tools ask, and which replies they prefer, under lmgym's names.
+"""The prompts of other tools' rows, and the replies that they prefer, under lmgym's names.
 
 Two replies with a verdict become `chosen` and `rejected`, or `replies` and `ranks` where the verdict is a tie; several
 replies with scores or ranks become `replies` and `ranks`. One row gives one pair or one group. Formats of conversations
@@ -55,7 +55,7 @@ class Format:
 
 
 def asked(fields: Fields) -> Columns:
-    """What a row asks, as `prompt`, with the turns of its `history` before it; no fields if it asks nothing.
+    """The question of a row, as `prompt`, with the turns of its `history` before it; no fields if it asks nothing.
 
     An instruction of Alpaca's is one message with its input. Raises RowError where two columns may be the prompt.
     """

@@ -129,7 +129,7 @@ def _read_csv(path: Path) -> Iterator[Record]:
 
 
 def _with_long_cells(read: Callable[[], Any]) -> Any:
-    """What `read` returns. The process's own limit is lifted only meanwhile: others may read between two rows."""
+    """The result of `read`. The process's own limit is lifted only meanwhile: others may read between two rows."""
     limit = csv.field_size_limit(LONGEST_CELL)
     try:
         return read()

@@ -131,7 +131,7 @@ def _unpacked(name: str) -> str:
 
 
 def choose_split(split: str, found: Mapping[Any, Value]) -> Value | None:
-    """What is found for a split; for `test`, a validation set if there is none."""
+    """The rows found for a split; for `test`, a validation set if there is none."""
     return next((found[name] for name in _names(split) if name in found), None)
 
 

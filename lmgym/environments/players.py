@@ -1,4 +1,4 @@
-"""Players: whoever acts in an environment, and the player of a generator and of a script.
+"""Players, which act in environments: their interface, and those of a generator and of a script.
 
 Design decisions:
 - A player is asked once for all that it has to say in a step, over all episodes and seats, so that a model runs in full
@@ -30,7 +30,7 @@ class Chooser(Protocol):
 
 
 Actor: TypeAlias = Generator | Chooser
-"""whatever can act for an agent that is not trained, as a `GeneratorPlayer`"""
+"""what a `GeneratorPlayer` acts by"""
 
 
 class ActionRequest(NamedTuple):

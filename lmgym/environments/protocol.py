@@ -37,7 +37,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Action:
-    """What an agent says, and what it came from."""
+    """A reply of an agent, and its source."""
 
     text: str
     completion: Completion | None = None

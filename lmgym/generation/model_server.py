@@ -166,7 +166,7 @@ class ModelServer:
 
         return sdk.DefaultAsyncHttpxClient(
             trust_env=False,
-            mounts={"http://": None, "https://": None},  # versions heed one or the other
+            mounts={"http://": None, "https://": None},  # some versions read only one of the two settings
             follow_redirects=False,
             verify=_certificates(),
             event_hooks={"request": [set_headers]},

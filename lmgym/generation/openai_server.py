@@ -155,7 +155,7 @@ class ServedGenerator:
         }
 
     def _needed(self, extras: dict[str, Any], status: int, text: str) -> str:
-        """What to do about a refusal; parameters that it names are not sent again."""
+        """Advice on a refusal; parameters that it names are not sent again."""
         refused = {(name, value) for name, value in extras.items() if re.search(rf"\b{name}\b", text)}
         self._refused_extras |= refused
         if refused:

@@ -44,7 +44,7 @@ class FittedPrompt:
 
 @dataclass(frozen=True)
 class Said:
-    """What an agent read at its last turn, in whole, and replied."""
+    """The whole prompt of an agent's last turn, and its reply."""
 
     prompt: list[int]
     text: str

@@ -75,7 +75,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a policy over actions chose from."""
+    """The candidates of a policy over actions, and its choice."""
 
     candidates: Candidates
     chosen: int

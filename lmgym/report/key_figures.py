@@ -1,4 +1,4 @@
-"""What runs are listed by: the one metric of their stage, and their cost."""
+"""The figures by which runs are listed: the one metric of their stage, and their cost."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

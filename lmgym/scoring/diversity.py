@@ -1,4 +1,4 @@
-"""How varied replies are: a policy that scorers reward tends to repeat what they like best."""
+"""The diversity of replies: a policy that scorers reward tends to repeat what they like best."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,1 +1,1 @@
-"""What is measured while PPO trains, and the checks that stop a run or warn of what is wrong with it."""
+"""Metrics of PPO's training, and the checks that stop a run or warn of what is wrong with it."""

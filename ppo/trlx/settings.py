@@ -129,7 +129,7 @@ def ppo_config(config: TRLConfig, stop: Iterable[str] = ()) -> tuple[PPOConfig, 
 
 
 def shared_settings(config: TRLConfig, updates_per_epoch: int) -> Shared:
-    """What PPO and SFT share. Raises InputError for models and optimizers that are not here."""
+    """The settings that PPO and SFT share. Raises InputError for models and optimizers that are not here."""
     train, ranks = config.train, world_size()
     if config.model.model_arch_type != "causal":
         found = shown(config.model.model_arch_type)

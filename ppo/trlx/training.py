@@ -33,7 +33,7 @@ Prompts = Iterable[str | Mapping[str, Any]] | None
 
 @dataclass(frozen=True)
 class Trained:
-    """What `train` returns: the trained policy, loaded when it is first used."""
+    """The result of `train`: the trained policy, loaded when it is first used."""
 
     folder: Path
     """a Hugging Face folder"""

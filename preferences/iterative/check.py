@@ -78,7 +78,7 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
 
 
 def sampling_of(config: IterativeConfig) -> Sampling:
-    """How the replies are sampled."""
+    """The sampling of the replies."""
     r = config.rounds
     return Sampling(r.max_new_tokens, r.temperature, top_p=r.top_p, seed=config.optimizer.seed)
 

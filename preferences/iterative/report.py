@@ -62,7 +62,7 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
 
 
 def card_text(config: IterativeConfig) -> str:
-    """How the policy was trained, for its card."""
+    """The policy's training in words, for its card."""
     r = config.rounds
     return f"""lmgym on its own replies to `{config.data.prompts}`: the best and the worst of {r.num_generations} as
 pairs, with the {LOSSES[config.loss.loss]}, in rounds of {r.prompts_per_round:,} prompts, at learning rate

@@ -16,7 +16,7 @@ Found = dict[str, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, small_models: dict[str, Path], few_pairs: Path, chats_file: Path) -> Found:
-    """What each stage trained with under each level of ZeRO, all in one launch."""
+    """The frequencies that each stage trained with under each level of ZeRO, all in one launch."""
     return look(tmp_path_factory.mktemp("exact"), small_models["llama"], few_pairs, chats_file, CONFIGS)
 
 
@@ -46,7 +46,7 @@ def test_in_bf16_weights_are_rounded_and_frequencies_are_not(stage: str, name: s
 def test_a_config_that_asks_for_rounded_frequencies_is_seen(
     small_models: dict[str, Path], few_pairs: Path, chats_file: Path, tmp_path: Path
 ) -> None:
-    """What DeepSpeed did before 0.19.2 unasked; so the test above can fail."""
+    """A cast that DeepSpeed did before 0.19.2 unasked; so the test above can fail."""
     asked = {"data_types": {"buffer_dtype": "bf16"}}
     rounded = look(tmp_path, small_models["llama"], few_pairs, chats_file, ["zero2.json"], **asked)
     assert len(rounded) == len(STAGES)

@@ -1,4 +1,4 @@
-"""What SFT hands to the optimizer is the gradient of the mean over an update's output tokens, however it is cut."""
+"""SFT hands the optimizer the gradient of the mean over an update's output tokens, however the update is cut."""
 
 from pathlib import Path
 

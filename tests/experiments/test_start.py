@@ -1,4 +1,4 @@
-"""How training starts, and what a run says of it: the rates of the first updates, and the figures before step 1."""
+"""The start of training, and what a run says of it: the rates of the first updates, and the figures before step 1."""
 
 import contextlib
 import io
@@ -65,7 +65,7 @@ def policy_config(folder: Path, model: Path, chats: Path) -> SftConfig:
 
 
 def said(work) -> str:
-    """What `work` prints, as one line."""
+    """The output of `work`, as one line."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         work()

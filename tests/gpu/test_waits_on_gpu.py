@@ -1,4 +1,4 @@
-"""How often Python waits for the GPU: not for a token of a reply, nor for a micro-batch of an update."""
+"""The waits of Python for the GPU: not for a token of a reply, nor for a micro-batch of an update."""
 
 import warnings
 from collections.abc import Callable
@@ -35,7 +35,7 @@ ROWS, TOKENS = 16, 12
 
 
 def waits(work: Callable[[], object]) -> list[str]:
-    """What in some work makes Python wait, by CUDA's own account."""
+    """The calls in some work that make Python wait, by CUDA's own account."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")

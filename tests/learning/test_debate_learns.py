@@ -61,7 +61,7 @@ def test_the_policy_wins_against_its_start(chat_policy: Path, tmp_path: Path) ->
 
 
 def letters_a_word(policy: Path) -> float:
-    """How often the judge's letter stands in a word of the policy's replies to a line of this test."""
+    """The mean count of the judge's letter in a word of the policy's replies to a line of this test."""
     spoken = outside.replies(policy, ["Which of the two is larger? Speak for the first."], tokens=32, samples=64)
     words = " ".join(spoken).split()
     return sum(word.lower().count("l") for word in words) / max(1, len(words))

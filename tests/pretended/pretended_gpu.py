@@ -32,7 +32,7 @@ WAITS = {
 
 
 class Refused(RuntimeError):
-    """What a real GPU would have refused."""
+    """An error that a real GPU would have raised."""
 
 
 class PretendedGPU(TorchFunctionMode):
@@ -48,7 +48,7 @@ class PretendedGPU(TorchFunctionMode):
         """whether tensors that Python sees for the first time are the GPU's: gradients, and what a backward kept"""
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is on the GPU."""
+        """True if a tensor is on the GPU."""
         return getattr(tensor, MARK, self.unseen_on_gpu)
 
     @contextlib.contextmanager
@@ -116,7 +116,7 @@ class PretendedGPU(TorchFunctionMode):
         return found
 
     def _wanted(self, name: str, args: Any, kwargs: Any) -> tuple[bool | None, Any, Any]:
-        """Whether the result was asked for on the GPU, None where nothing was said; the arguments without a GPU."""
+        """True if the result was asked for on the GPU, None where nothing was said; the arguments without a GPU."""
         kwargs.pop("pin_memory", None)
         said = [kwargs["device"]] if kwargs.get("device") is not None else []
         if name == "to":

@@ -109,7 +109,7 @@ json.dump(found, sys.stdout)
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict:
-    """What became of each piece of work in a process with a pretended GPU."""
+    """The outcome of each piece of work in a process with a pretended GPU."""
     environment = {**os.environ, **PRETENDED}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

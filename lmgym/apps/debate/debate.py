@@ -5,7 +5,7 @@ Design decisions:
 - The judge decides as an agent, whose reply is read, or as a scorer: then the environment ends after the last speech
   and requests the score of each debater's name as a reply to what the judge reads.
 - A debater's reward is P(win) less a constant for its side, so that the judge's preference for right answers does not
-  reward whoever drew that side. A judge that is trained earns P(right answer) - .5.
+  reward the debater who drew that side. A judge that is trained earns P(right answer) - .5.
 """
 
 from collections.abc import Mapping
@@ -97,11 +97,11 @@ class Debate:
         return self.slot == len(self.format.slots) or self.decides_by_score
 
     def observations(self) -> dict[str, Observation]:
-        """What each agent of the current slot reads."""
+        """The observation of each agent of the current slot."""
         return {agent: self.observation(agent) for agent in self.speakers}
 
     def observation(self, agent: str) -> Observation:
-        """What an agent reads if it acts in the current slot."""
+        """The observation of an agent, if it acts in the current slot."""
         return Observation(conversation_for(self.prompts, self.transcript, agent, self.slot))
 
     def with_speeches(self, said: Mapping[str, str]) -> Transcript:
@@ -152,7 +152,7 @@ class Debate:
         return rewards
 
     def baseline(self, debater: str) -> float:
-        """What is subtracted from a debater's P(win): the mean of both constants if nobody knows who is right."""
+        """The part of P(win) that earns nothing: the mean of both constants if nobody knows who is right."""
         if self.transcript.correct is None:
             return sum(self.baselines) / 2
         return self.baselines[debater != self.transcript.correct]

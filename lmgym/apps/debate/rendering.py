@@ -1,4 +1,4 @@
-"""What an agent reads: the round so far as a conversation, by the wordings of a prompt set.
+"""The conversation that an agent reads: the round so far, by the wordings of a prompt set.
 
 Messages to the agent are turns of the user; what the agent has said itself are turns of the bot, each after a message
 that says what it is. So roles alternate, as chat templates require.
@@ -35,7 +35,7 @@ def needed_tags(format: Format) -> set[str]:
 
 
 def conversation_for(prompts: Prompts, transcript: Transcript, agent: str, slot: int) -> Conversation:
-    """What the agent reads when it acts in that slot."""
+    """The conversation that the agent reads when it acts in that slot."""
     order = transcript.format.slots
     values = _values(transcript, agent)
 
@@ -62,7 +62,7 @@ def conversation_for(prompts: Prompts, transcript: Transcript, agent: str, slot:
 
 
 def judge_conversation(prompts: Prompts, transcript: Transcript, slot: int | None = None) -> Conversation:
-    """What the judge reads if it decides after the slots before `slot` (None: all)."""
+    """The conversation that the judge reads if it decides after the slots before `slot` (None: all)."""
     order = transcript.format.slots
     last = len(order) - 1
     shown = transcript if slot is None else transcript.up_to(slot)

@@ -1,4 +1,4 @@
-"""What judges write, read: a verdict, the next speaker's name, and the answer that a debater chooses."""
+"""Readers of a judge's text: a verdict, the next speaker's name, and the answer that a debater chooses."""
 
 import math
 import re

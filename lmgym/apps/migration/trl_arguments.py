@@ -1,4 +1,4 @@
-"""What every trainer of TRL has: schedule, precision, trackers, checkpoints, and LoRA."""
+"""The arguments of every trainer of TRL: schedule, precision, trackers, checkpoints, and LoRA."""
 
 from typing import Any
 

@@ -72,7 +72,7 @@ class Called:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a file says about one trainer."""
+    """The settings of one trainer in a file."""
 
     kind: str
     """one of KINDS' values"""

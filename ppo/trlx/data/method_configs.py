@@ -22,7 +22,7 @@ NO_NEMO = (
 
 @dataclass(slots=True)
 class MethodConfig:
-    """What all methods have."""
+    """The fields of all methods."""
 
     name: str
     gen_kwargs: dict[str, Any] = field(default_factory=dict)

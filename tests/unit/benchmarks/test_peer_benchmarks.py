@@ -32,7 +32,7 @@ def run(runner: str, variant: str, spec: dict) -> dict:
 
 @pytest.fixture(scope="module")
 def ppo_folder(tmp_path_factory, small_models: dict[str, Path]) -> Path:
-    """What PPO's contenders start from, made of a causal model's folder."""
+    """The start of PPO's contenders, made of a causal model's folder."""
     folder = tmp_path_factory.mktemp("ppo")
     with gzip.open(folder / "pairs.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(pair) + "\n" for pair in pairs_of(20) * 128)

@@ -1,4 +1,4 @@
-"""What benchmarks/ppo_on_gpu.py counts, by hand and by torch's counter; and all of it rehearsed on a CPU."""
+"""The counts of benchmarks/ppo_on_gpu.py, by hand and by torch's counter; and all of it rehearsed on a CPU."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What benchmarks/flywheel.py is made of: its criterion, and the person who picks."""
+"""The parts of benchmarks/flywheel.py: its criterion, and the person who picks."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What each format of rows becomes at every stage, a row of each; and that no column or key is left out silently."""
+"""Each format of rows at every stage, by a row of each; and that no column or key is left out silently."""
 
 import csv
 import json
@@ -311,7 +311,7 @@ Read = Callable[..., tuple[Sequence[Any], Sequence[Rejection]]]
 
 
 def read_one(read: Read, row: dict[str, Any]) -> list[Any] | None:
-    """What a stage makes of a row; None if it refuses the data set or rejects the row."""
+    """The example that a stage makes of a row; None if it refuses the data set or rejects the row."""
     try:
         rows, rejections = read(records(row))
     except InputError:

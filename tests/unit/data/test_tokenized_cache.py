@@ -26,7 +26,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was read and tokenised, rather than found."""
+    """The data sets that were read and tokenised, rather than found."""
     found: list[Any] = []
 
     class Counted(task_data._Prepared):

@@ -14,7 +14,7 @@ from lmgym.text import tokenize_texts
 
 
 def dense(ids: Sequence[int], text: str, rewards: Sequence[float], tokenizer: Any = BYTES) -> SampleReward:
-    """What a reply of these ids and this text gets of a function that returns these rewards."""
+    """The reward of a reply of these ids and this text by a function that returns these rewards."""
     reply = Completion(text, "length", tuple(ids), (-1.0,) * len(ids), len(ids))
     given = Sample(ScoreRequest(POLICY, "", text), "", reply)
     [found] = FunctionReward(lambda **_: [list(rewards)], tokenizer, None, retries=0).rewards([given])

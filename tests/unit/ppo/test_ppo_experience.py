@@ -1,4 +1,4 @@
-"""What is computed of rollouts, and what updates make of it, whichever way the work is divided."""
+"""The numbers computed of rollouts, and the updates by them, whichever way the work is divided."""
 
 from dataclasses import replace
 

@@ -36,7 +36,7 @@ def played() -> Rollouts:
 
 
 def learned(folder: Path, batch: int, iterations: int = 1, **method) -> tuple[list[Learned], list[list[np.ndarray]]]:
-    """What each iteration learned of the same rollouts at a rate of 1e-3, and every epoch's minibatches."""
+    """The outcome of each iteration on the same rollouts at a rate of 1e-3, and every epoch's minibatches."""
     config = PPOConfig(
         "x", ModelConfig(str(folder), precision="fp32"), RolloutConfig(num_rollouts=EPISODES),
         method=MethodConfig(ppo_epochs=EPOCHS, **method),

@@ -1,4 +1,4 @@
-"""What a run of PPO needs of a device, counted by hand."""
+"""The memory that a run of PPO needs of a device, counted by hand."""
 
 from dataclasses import replace
 from pathlib import Path

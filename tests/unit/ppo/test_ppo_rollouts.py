@@ -1,4 +1,4 @@
-"""What is sampled, laid out for learning: where scores land, what is masked, and which episodes a minibatch holds."""
+"""Samples laid out for learning: where scores land, what is masked, and which episodes a minibatch holds."""
 
 import numpy as np
 import pytest

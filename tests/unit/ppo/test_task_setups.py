@@ -1,4 +1,4 @@
-"""What a policy trains in: prompts in every form, scorers that reward or are only watched, the users of the app."""
+"""The task setups of a policy: prompts in every form, and scorers that reward or are only watched."""
 
 import contextlib
 import json
@@ -257,7 +257,7 @@ def test_several_functions_are_weighted_by_the_setting(tmp_path: Path) -> None:
         (random_walks, {"eval_scorer": "X"}, "walks are rewarded for being short"),
     ],
 )
-def test_scorers_that_would_not_be_heeded_are_refused(prepare, reward, message: str, tmp_path: Path) -> None:
+def test_scorers_that_would_not_be_used_are_refused(prepare, reward, message: str, tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
     with pytest.raises(InputError, match=message):
         prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig(**reward)), TOKENIZER)

@@ -1,4 +1,4 @@
-"""What preference training refuses before a folder opens, and what a dry run shows."""
+"""Refusals of preference training before a folder opens, and the output of a dry run."""
 
 import json
 from dataclasses import replace

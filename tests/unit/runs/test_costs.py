@@ -1,4 +1,4 @@
-"""What a run cost, in run.json: this launch, the launches that it resumed, all ranks, and at any time."""
+"""The cost of a run, in run.json: this launch, the launches that it resumed, all ranks, and at any time."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How varied replies are."""
+"""The diversity of replies."""
 
 import pytest
 

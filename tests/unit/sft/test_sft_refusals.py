@@ -1,4 +1,4 @@
-"""What SFT refuses before a folder opens, so that `--dry_run` says it too."""
+"""Refusals of SFT before a folder opens, so that `--dry_run` says them too."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which evaluation is the best, when a run stops early, and what a checkpoint keeps of it."""
+"""The best evaluation, the early end of a run, and what a checkpoint keeps of both."""
 
 import json
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from lmgym.training.probes import Report
 
 @dataclass
 class FakeTrainer:
-    """What `BestModel` needs of a trainer; `measure` is an evaluation after so many updates."""
+    """The part of a trainer that `BestModel` uses; `measure` is an evaluation after so many updates."""
 
     best: BestModel
     run: Run

@@ -1,4 +1,4 @@
-"""What is found wrong before the first update."""
+"""Faults that are found before the first update."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What stages show of rows, replies and notes: whatever the data hold, nothing of it drives the terminal."""
+"""Rows, replies and notes as stages show them: whatever the data hold, nothing of it drives the terminal."""
 
 from types import SimpleNamespace
 

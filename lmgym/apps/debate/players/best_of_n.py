@@ -100,7 +100,7 @@ def _opponent_samples(
 
 
 def _opponent_of(request: ActionRequest) -> Player | None:
-    """Who plays the other debater; of a best-of-n debater, the player whose samples it chooses from."""
+    """The player of the other debater; of a best-of-n debater, the player whose samples it chooses from."""
     player = request.players.get(other(request.agent))
     return player.player if isinstance(player, BestOfNPlayer) else player
 

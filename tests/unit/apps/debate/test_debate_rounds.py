@@ -193,7 +193,7 @@ def test_hearers_and_speaker_read_the_checked_speech_and_the_literal_one_is_kept
 
 
 def test_the_verdict_of_a_flipped_round_is_the_swapped_one() -> None:
-    """The same judge, sure of the mat, whoever argues for it."""
+    """The same judge, sure of the mat, whichever side argues for it."""
     plain, _ = play(debate(1), debate_set.PROMPTS, {FIRST: [A1], SECOND: [B1], JUDGE: ["Debater_A | 80%"]})
     swapped, _ = play(
         debate(1), debate_set.PROMPTS, {FIRST: [A1], SECOND: [B1], JUDGE: ["Debater_B | 80%"]}, flipped=True

@@ -1,4 +1,4 @@
-"""What judges write, read."""
+"""Texts of judges are read."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How long users stay: retention falls over the days, at a level that can be chosen, and good replies raise it."""
+"""Retention of users: it falls over the days, at a level that can be chosen, and good replies raise it."""
 
 import json
 from pathlib import Path

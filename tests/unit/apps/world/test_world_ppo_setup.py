@@ -58,7 +58,7 @@ def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
 
 
 @pytest.mark.parametrize(("setting", "value"), [("scorers", "a=X"), ("monitor_scorers", "a=X"), ("eval_scorer", "Y")])
-def test_scorers_that_the_apps_users_would_not_heed_are_refused(setting: str, value: str) -> None:
+def test_scorers_that_the_apps_users_would_not_use_are_refused(setting: str, value: str) -> None:
     config = PPOConfig(
         "x", rollout=RolloutConfig(prompts="world:0", eval_size=4), reward=RewardConfig(**{setting: value})
     )

@@ -1,4 +1,4 @@
-"""What a program of trlx asks for that is not here ends it in one line, unless it catches the error."""
+"""A request of a trlx program for something that is not here ends it in one line, unless it catches the error."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the fields of a trlx config become, and which are told to have no meaning here."""
+"""The fields of a trlx config as ours, and notes on those without a meaning here."""
 
 import math
 import re
