@@ -60,6 +60,8 @@ class Forked:
         assert "died" not in answer, "the server that forks has died"
         if "ended" in answer:
             self._ended[answer["ended"]] = answer["code"]
+        else:
+            self._ended.pop(answer["pid"], None)  # an earlier process may have had the same number
         return answer
 
     def poll(self) -> int | None:

@@ -25,7 +25,7 @@ from reward_models.config import RewardModelConfig
 HOLD = "import sys, time; from lmgym.runs.locks import FolderLock; lock = FolderLock(sys.argv[1]); "
 WAIT = "print('held', flush=True); time.sleep(60)"
 # a worker, as those that prepare data: forked, and not told of the end of the process that it belongs to
-FORK = "import os; worker = os.fork(); worker or time.sleep(60); print(worker, flush=True); time.sleep(60)"
+FORK = "import os; worker = os.fork(); worker or (time.sleep(60), os._exit(0)); print(worker, flush=True); time.sleep(60)"
 
 
 @contextmanager

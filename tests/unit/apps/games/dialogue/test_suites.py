@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from lmgym.apps.games.dialogue.records import read_scores
 from lmgym.apps.games.dialogue.suites import EpisodeScore, episode_score, suite_score
 
-PUBLISHED = Path(__file__).parents[5] / "shared/data/playpen-eval/llama3-8b-base.tar.xz"
+PUBLISHED = Path(__file__).parents[6] / "shared/data/playpen-eval/llama3-8b-base.tar.xz"
 NAN = math.nan
 
 
