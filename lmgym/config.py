@@ -65,6 +65,10 @@ class Range:
         return "".join([bounds, *(f", or {other}" for other in others), self.hint and f"; {self.hint}"])
 
 
+class UpTo(int):
+    """A number that the user did not set: fewer where the data are few. A plain number is taken as it is."""
+
+
 SEED = Range(0, MOST_SEED)
 """of numpy and torch"""
 
@@ -158,7 +162,7 @@ class RunConfig:
     """Output, engine, evaluation, checkpoints and limits of a run."""
 
     output: str = ""
-    """folder of the results; empty: outputs/NAME of the experiment"""
+    """folder of the results; empty: outputs/NAME of the experiment, or outputs/NAME/2, /3, ... if that holds a run"""
     deepspeed: str | None = None
     """zero1, zero2, zero2_offload, zero3, zero3_offload or the path of a DeepSpeed config; None: plain, or DDP"""
     tracking: Literal["auto", "wandb", "offline", "tensorboard", "wandb,tensorboard", "offline,tensorboard", "none"] = (
@@ -174,7 +178,8 @@ class RunConfig:
     save_total_limit: Annotated[int, Range(1, 10_000, hint="--save_updates -1 saves none")] = 2
     """number of newest checkpoints that are kept"""
     resume: Literal["auto", "never"] = "auto"
-    """auto resumes from the newest complete checkpoint of an unfinished run of the same command"""
+    """auto resumes from the newest complete checkpoint of an unfinished run of the same command; never begins a new
+    run, in a numbered folder if the folder holds one"""
     reshard: bool = False
     """convert a checkpoint that was written by another number of ranks"""
     stall_timeout: Annotated[float, Range(0, MOST_SECONDS, hint="0 waits for ever")] = 1200.0
@@ -185,6 +190,10 @@ class RunConfig:
     """memory of a device in GiB, to refuse a run that will not fit; None: the memory of the GPU"""
     dry_run: bool = False
     """check everything, show three rows as the model will see them, and stop"""
+
+    def folder(self, name: str) -> str:
+        """The folder of the results of an experiment of that name."""
+        return self.output or f"outputs/{name}"
 
 
 @dataclass(frozen=True)
@@ -289,7 +298,7 @@ class SamplesConfig:
     top_p: Annotated[float | None, Range(0, 1, above=True, also=(None,), hint="1 keeps every token")] = None
     """only the fewest likeliest tokens whose probabilities sum to p; None: the model's own, else 1 (all)"""
     scorers: str | None = None
-    """scorers of the replies: name=PATH, separated by commas"""
+    """scorers of the replies: [name=]PATH, separated by commas"""
     scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
     """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
 

@@ -5,7 +5,10 @@ Every number is finite and has an upper limit, where values stop making sense; t
 
 import difflib
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 # exit codes of sysexits.h, so that schedulers know what to retry
 NON_FINITE, COLLAPSED, REWARDS_FAILED, STALLED = 65, 68, 69, 70
@@ -24,6 +27,8 @@ class InputError(ValueError):
     outcome = "failed"
     alone = False
     """True if only this rank has the error, so that this rank prints it rather than rank 0"""
+    details: Sequence[str] = ()
+    """further lines, such as one on each of several unknown flags"""
 
 
 class TooLong(InputError):
@@ -109,6 +114,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def shown_path(path: object) -> str:
     """A path or hub id for a message: of one that is longer than most, the beginning and the end."""
     return _without_middle(_escaped(str(path)), LONGEST_PATH)
+
+
+def found_from(name: object) -> str:
+    """The end of a message on a path that is not here: the folder from which it is found, a parent of this one or that
+    of this library, and the command that goes there; empty without one.
+    """
+    path = Path(str(name)).expanduser()
+    with suppress(OSError, ValueError):
+        for folder in [] if path.is_absolute() else [*Path.cwd().parents, Path(__file__).parents[1]]:
+            if (folder / path).exists():
+                return f"; it is found from another folder: cd {shlex.quote(str(folder))}"
+    return ""
 
 
 def bounded(message: str) -> str:

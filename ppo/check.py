@@ -1,5 +1,6 @@
 """The check of a PPO run: all that can be refused before weights are loaded, and the plan that follows from it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 
-from lmgym.config import check_eval_size, check_shared_settings
+from lmgym.config import UpTo, check_eval_size, check_shared_settings
 from lmgym.console import CONSOLE, say
 from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.deepspeed_config import allows_partial_backward, zero_stage
@@ -53,6 +54,9 @@ from ppo.config import PPOConfig
 from ppo.opponents import check_opponents
 from ppo.task_setups import Prepare, TaskSetup, check_setup
 
+MOST_PASSES, FEWEST_ITERATIONS = 10, 10
+"""over the tasks, and of a run, where the user did not set the number of updates"""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -80,13 +84,13 @@ class Plan:
         say(
             f"{len(setup.tasks):,} tasks to train on, {len(setup.eval_tasks):,} to evaluate on; {self.iterations} "
             f"iterations of {config.rollout.num_rollouts} episodes and {self.updates_per_iteration} updates of "
-            f"{config.optimizer.global_batch}"
+            f"{config.optimizer.global_batch} ({self.iterations * config.rollout.num_rollouts / len(setup.tasks):.3g} "
+            "passes over the tasks)"
         )
         if setup.rows:
             show_rejections(setup.tally)
         show_notes([*setup.reading, *(part.line("prompts") for part in setup.parts), str(config.algorithm)])
-        how = f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {config.policy.precision}"
-        say(f"{how}; results in {config.output}")
+        say(f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {config.policy.precision}")
         show_notes(self.notes)
 
     def show_tasks(self) -> None:
@@ -113,6 +117,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     setup = prepare(config, tokenizer)
     check_setup(config, setup, tokenizer)
+    config = fit_rollouts(config, len(setup.tasks))
     check_opponents(config, setup)
     check_best_metric(config.reward, setup.monitors)
     tasks = [*setup.tasks, *setup.eval_tasks]
@@ -233,10 +238,26 @@ def warmup_notes(config: PPOConfig, iterations: int) -> list[str]:
     return [f"warning: critic_warmup={warmup} of {iterations} iterations: the policy will not learn, only its critic"]
 
 
+def fit_rollouts(config: PPOConfig, tasks: int) -> PPOConfig:
+    """The config with fewer episodes an iteration, where the user did not set them and the tasks are fewer."""
+    rollouts, generations = config.rollout.num_rollouts, config.algorithm.num_generations
+    if not isinstance(rollouts, UpTo):
+        return config
+    fitting, whole = int(rollouts), math.lcm(config.optimizer.global_batch, generations)
+    while fitting > tasks * generations and fitting % (2 * whole) == 0:
+        fitting //= 2
+    return replace(config, rollout=replace(config.rollout, num_rollouts=fitting))
+
+
 def count_iterations(config: PPOConfig, setup: TaskSetup) -> int:
-    """Rollout phases of a run: as many as its updates need, or its passes over the tasks."""
-    if config.optimizer.max_updates > 0:
-        return -(-config.optimizer.max_updates // (config.updates_per_iteration * setup.trained_agents))
+    """Rollout phases of a run: as many as its updates need, or its passes over the tasks.
+
+    Updates that the user did not set are at most those of MOST_PASSES over the tasks.
+    """
+    if (updates := config.optimizer.max_updates) > 0:
+        asked = -(-updates // (config.updates_per_iteration * setup.trained_agents))
+        passes = max(FEWEST_ITERATIONS, -(-MOST_PASSES * len(setup.tasks) // config.rollout.num_rollouts))
+        return min(asked, passes) if isinstance(updates, UpTo) else asked
     return max(1, round(config.optimizer.epochs * len(setup.tasks) / config.rollout.num_rollouts))
 
 

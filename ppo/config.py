@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig
+from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, UpTo
 from lmgym.errors import (
     MOST_GB,
     MOST_SCORE,
@@ -47,8 +47,8 @@ class RolloutConfig:
     for its weight is used whole, of the others a random part (split_seed); None: all prompts"""
     eval_prompts: str | None = None
     """prompts to evaluate on; None: a part of the prompts"""
-    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = 64
-    """without eval_prompts: a share below 1, or a number of prompts"""
+    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = UpTo(64)
+    """without eval_prompts: a share below 1, or a number of prompts; unless it is set, at most a tenth of them"""
     split_by: str = "prompt"
     """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
     num_rollouts: Annotated[int, Range(1, MOST_TOGETHER)] = 128
@@ -94,14 +94,14 @@ class RewardConfig:
     """Sources and processing of rewards."""
 
     scorers: str | None = None
-    """name=PATH, comma-separated"""
+    """[name=]PATH, comma-separated; a path without a name is named after its folder"""
     weights: str | None = None
     """name=NUMBER, comma-separated; None: 1 each"""
     eval_scorer: str | None = None
     """a scorer that is never optimised: folder, hub id, or world:SEED, that world's hidden utility; an alarm is raised
     if its score falls while the reward rises"""
     monitor_scorers: str | None = None
-    """more scorers that are never optimised: name=PATH, comma-separated"""
+    """more scorers that are never optimised: [name=]PATH, comma-separated"""
     best_metric: str | None = None
     """model/ is the policy of the best evaluation by this monitor, eval_scorer or a name of monitor_scorers, and the
     last is in last/; None: model/ is the last"""
@@ -256,7 +256,7 @@ class PPOConfig:
     @property
     def output(self) -> str:
         """Folder of the results."""
-        return self.run.output or f"outputs/{self.name}"
+        return self.run.folder(self.name)
 
     @cached_property
     def algorithm(self) -> Algorithm:

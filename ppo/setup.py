@@ -46,6 +46,8 @@ class TrainingComponents:
     learner: Learner
     sampling: Sampling
     status: StatusLine
+    evaluation_seconds: float = 0.0
+    """of the last evaluation"""
 
 
 def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:

@@ -166,7 +166,7 @@ def _function_reward(
     if not isinstance(function, Mapping):
         return FunctionReward(function, *limits)
     functions = {name: FunctionReward(one, *limits) for name, one in function.items()}
-    return WeightedRewards(functions, read_weights(settings.weights, ",".join(functions)))
+    return WeightedRewards(functions, read_weights(settings.weights, functions))
 
 
 def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> TaskSetup:
@@ -184,8 +184,8 @@ def load_scorer_reward(settings: RewardConfig) -> tuple[ScorerReward, Mapping[st
     Raises InputError, on every rank, if one does not load.
     """
     if not settings.scorers:
-        raise InputError("scorers is empty; needed: --scorers name=PATH, comma-separated")
-    weights = read_weights(settings.weights, settings.scorers)
+        raise InputError("scorers is empty; needed: --scorers [name=]PATH, comma-separated")
+    weights = read_weights(settings.weights, read_names(settings.scorers))
     scorers, monitors = _load(settings, settings.scorers, _joined(_monitors(settings)))
     clip, timeout, retries = settings.cliprange_reward, settings.reward_timeout, settings.reward_retries
     return ScorerReward(scorers, weights, None, clip, timeout, retries), monitors

@@ -6,6 +6,7 @@ Design decisions:
 - Checkpoints are written between iterations, when the state is only what ppo/state.py writes.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmgym.distributed.ranks import stop_distributed, sum_over_ranks, world_size
+from lmgym.distributed.ranks import rank, stop_distributed, sum_over_ranks, world_size
 from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import number_groups, reward_spread, share_of_rank
 from lmgym.environments.scorer_reward import RecordingScorer, ScorerReward, reference_moments, text_counts, to_moments
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
-from lmgym.training.reporting import show_notes
+from lmgym.training.reporting import TIME_UNKNOWN, show_notes, time_left
 from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.best import keep_best, save_last
 from ppo.check import Plan, check
@@ -58,22 +59,28 @@ from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare
 
 
-def train(config: PPOConfig, prepare: Prepare) -> None:
-    """Optimise a policy, evaluate it and save it. Raises InputError before step 1 for what cannot work."""
+def train(config: PPOConfig, prepare: Prepare) -> Path:
+    """Optimise a policy, evaluate it and save it; returns the run's folder.
+
+    Raises InputError before step 1 for what cannot work.
+    """
     adopt_original_token_names()
     plan = check(config, prepare)
+    folder = Path(plan.config.output)
     if not config.rollout.replay:
         plan.show()
     if config.run.dry_run:
         plan.show_tasks()
+        show_notes([TIME_UNKNOWN] if rank() == 0 else [])
     elif config.rollout.replay:
         replay_file(plan.setup, config.rollout.replay)
     else:
-        _run(plan)
+        folder = _run(plan)
     stop_distributed()
+    return folder
 
 
-def _run(plan: Plan) -> None:
+def _run(plan: Plan) -> Path:
     with open_run(plan.config, plan.deepspeed, 1, plan.setup, plan.notes) as (run, supervisor, checkpoint):
         claim_pool(plan.config, run, resumed=checkpoint is not None)
         components = set_up(plan, run, supervisor)
@@ -83,6 +90,7 @@ def _run(plan: Plan) -> None:
         notes = save_last(plan.config, components, state, run, supervisor, last, metrics)
         failures = failure_notes(run.folder, plan.config.rollout.num_rollouts) if run.is_main else []
         show_notes([*failures, *notes], run)
+        return run.folder
 
 
 def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, checkpoint: Path | None) -> LoopState:
@@ -169,9 +177,20 @@ def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metri
     if run.is_main:
         show_line(state.iteration, plan.iterations, metrics)
         show_notes(critic_notes(run.folder, state.iteration, plan.iterations), run)
+        if update - plan.updates_per_iteration == c.status.first:
+            show_notes(_time_left(plan, c, state, metrics))
     c.status.update(update, figures=status_figures(metrics, state.alarm.label))
     if "eval/rollout/reply_tokens" in metrics:  # it was evaluated
         run.write_report()
+
+
+def _time_left(plan: Plan, c: TrainingComponents, state: LoopState, metrics: dict[str, float]) -> list[str]:
+    """A line on how long the rest of the run takes, from the first iteration of this process."""
+    left, every = plan.iterations - state.iteration, plan.config.run.eval_updates
+    evaluations = left * plan.updates_per_iteration // every + 1 if every else EVALUATIONS
+    seconds = evaluations * c.evaluation_seconds
+    ways = "a smaller --num_rollouts or --max_new_tokens, --num_layers_unfrozen or --lora_rank 16, more GPUs"
+    return time_left(left, metrics["time/iteration"], "iterations", seconds, ways, plan.updates_per_iteration)
 
 
 def _sync(
@@ -284,6 +303,7 @@ def _due(iteration: int, updates: int, per_iteration: int, iterations: int) -> b
 
 def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: Run, update: int) -> dict[str, float]:
     """Evaluate, print and write samples, and raise the alarm. Collective."""
+    began = time.perf_counter()
     c.sampler.sync(c.engine.version)
     setup = c.setup.for_evaluation
     found = evaluate(config, setup, c.sampler.generator, c.tokenizer, c.sampling)
@@ -293,15 +313,16 @@ def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: R
     if update == 0 and failed == total:  # a function that always fails need not fail for the rollouts too
         stop_if_too_many_failed(failed, total, config.reward.max_failed_rewards, error)
     metrics = found.metrics | gains(found.metrics, state.before, c.setup.monitors)
-    show_notes(found.notes, run)
+    show_notes(found.notes, run, update)
     if {"eval/eval_scorer", "eval/reward/mean"} <= metrics.keys():  # an evaluation may lack either
         raised_before = state.alarm.raised_at
         reward, score = metrics["eval/reward/mean"], metrics["eval/eval_scorer"]
         on = state.alarm.update(update, reward, score, metrics["eval/eval_scorer_error"])
         metrics["alarm/eval_scorer_falls"] = float(on)
         if on and raised_before < 0:
-            show_notes([state.alarm.message(update, reward, score)], run)
+            show_notes([state.alarm.message(update, reward, score)], run, update)
     rows, settings = replies_to_show(config, setup, c.sampler.generator, c.tokenizer, c.sampling, found.rows)
     if run.is_main:
         show_replies(rows, update, settings)
+    c.evaluation_seconds = time.perf_counter() - began
     return metrics

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -18,8 +19,11 @@ from preferences.report import show_rows
 from preferences.tasks import LOSSES
 
 
-def train(config: PreferenceConfig) -> None:
-    """Train a policy, evaluate it and save it. Raises InputError before training for what cannot work."""
+def train(config: PreferenceConfig) -> Path:
+    """Train a policy, evaluate it and save it; returns the run's folder.
+
+    Raises InputError before training for what cannot work.
+    """
     adopt_original_token_names()
     plan = check(config)
     training = plan.training
@@ -30,7 +34,7 @@ def train(config: PreferenceConfig) -> None:
         return make_trainer(replace(plan, training=replace(training, data=data)), run, supervisor)
 
     show = partial(show_figures, training, "policy", saved_name(training.config))
-    run_stage(training, partial(show_rows, plan.task, training.tokenizer), make, show)
+    return run_stage(training, partial(show_rows, plan.task, training.tokenizer), make, show)
 
 
 def make_trainer(plan: PreferencePlan, run: Run, supervisor: Supervisor | None = None):

@@ -40,4 +40,4 @@ class RewardModelConfig:
     @property
     def output(self) -> str:
         """The folder of the results."""
-        return self.run.output or f"outputs/{self.name}"
+        return self.run.folder(self.name)

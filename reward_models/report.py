@@ -1,5 +1,6 @@
 """Output of a reward model's run: rows as the model sees them, the table of figures, the model's folder."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,13 @@ from transformers import TrainerCallback
 from lmgym.console import CONSOLE
 from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.ranks import rank
+from lmgym.errors import InputError
 from lmgym.models.classifiers import DecoderClassifier
 from lmgym.models.loading import load_config
 from lmgym.models.saving import save_classifier, unwrap_adapters
 from lmgym.runs.run import Run
+from lmgym.templates import PROBE
+from lmgym.text import Conversation, Replies, Turn, render, tokenize_texts
 from lmgym.training.best import SavedModel
 from lmgym.training.model_card import figures_table, model_card
 from lmgym.training.reporting import show_text
@@ -107,6 +111,42 @@ def _class(config: RewardModelConfig, known: bool) -> str:
     )
 
 
+def reply_texts(tokenizer, replies: Replies) -> tuple[str, list[str]]:
+    """The prompt and the replies as text, without special tokens.
+
+    Replies are stored by the tokens that they do not share, but may begin alike, and a single one shares all but its
+    last. They begin behind the last of the template's own words between prompt and reply; where these are not found,
+    all that is shared is the prompt.
+    """
+    wholes = [tokenizer.decode(replies.prefix + suffix) for suffix in replies.suffixes]
+    shared = len(tokenizer.decode(replies.prefix) if len(wholes) > 1 else wholes[0])
+    between = _between(tokenizer)
+    found = [match for match in between.finditer(wholes[0]) if match.start() < shared] if between else []
+    start = (found[-1].start(), found[-1].end()) if found else (shared, shared) if len(wholes) > 1 else (0, 0)
+    special = re.compile("|".join(map(re.escape, _special_tokens(tokenizer))) or r"(?!)")
+    prompt, *texts = (special.sub("", text) for text in (wholes[0][: start[0]], *(text[start[1] :] for text in wholes)))
+    return prompt.strip(), [text.strip() for text in texts]
+
+
+def _special_tokens(tokenizer) -> list[str]:
+    """The longest first."""
+    added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return sorted({*added, *tokenizer.all_special_tokens} - {""}, key=len, reverse=True)
+
+
+def _between(tokenizer) -> re.Pattern[str] | None:
+    """What the template writes between a prompt and the reply, however a tokenizer spaces it; None if it is nothing."""
+    question, answer = PROBE
+    try:
+        rendered = render(tokenizer, Conversation((Turn("user", question),)), answer)
+    except InputError:
+        return None
+    text = tokenizer.decode(tokenize_texts(tokenizer, [rendered])[0])
+    found = re.search(rf"{re.escape(question)}(.*?){re.escape(answer)}", text, re.DOTALL | re.IGNORECASE)
+    words = re.findall(r"\w+|[^\w\s]", found[1]) if found else []
+    return re.compile(r"\s*".join(map(re.escape, words)), re.IGNORECASE) if words else None
+
+
 class KeepSamples(TrainerCallback):
     """Writes the first held-out examples and their scores to samples/UPDATE.jsonl, as the model sees their text."""
 
@@ -115,15 +155,10 @@ class KeepSamples(TrainerCallback):
         self.texts: list[dict[str, Any]] = []
         """prompt, and name and text of each reply, without their scores"""
         for example in self.examples if run.is_main else []:
-            read = [tokenizer.decode(ids, skip_special_tokens=True) for ids in example.replies.suffixes]
+            prompt, read = reply_texts(tokenizer, example.replies)
             named = zip(task.suffixes(example), read, strict=True)
-            self.texts.append(
-                {
-                    "row": example.origin,
-                    "prompt": tokenizer.decode(example.replies.prefix, skip_special_tokens=True),
-                    "replies": [{"name": name, "text": text} for name, text in named],
-                }
-            )
+            replies = [{"name": name, "text": text} for name, text in named]
+            self.texts.append({"row": example.origin, "prompt": prompt, "replies": replies})
 
     def on_evaluate(self, args, state, control, **kwargs) -> None:
         """After the probes."""

@@ -24,4 +24,4 @@ class SftConfig:
     @property
     def output(self) -> str:
         """The folder of the results."""
-        return self.run.output or f"outputs/{self.name}"
+        return self.run.folder(self.name)

@@ -1,6 +1,7 @@
 """SFT: from a config and a task to a policy that can chat."""
 
 from functools import partial
+from pathlib import Path
 
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -16,13 +17,16 @@ from sft.report import show_rows
 from sft.tasks import SftTask
 
 
-def train(config: SftConfig, task: SftTask) -> None:
-    """Train a policy, evaluate it and save it. Raises InputError before training for what cannot work."""
+def train(config: SftConfig, task: SftTask) -> Path:
+    """Train a policy, evaluate it and save it; returns the run's folder.
+
+    Raises InputError before training for what cannot work.
+    """
     adopt_original_token_names()
     plan = check(config, task)
     training = plan.training
     training.show()
-    run_stage(
+    return run_stage(
         training,
         partial(show_rows, training.tokenizer),
         partial(make_trainer, plan, task),

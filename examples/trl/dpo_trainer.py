@@ -52,5 +52,5 @@ class DpoTrainer(BasePlayPen):
             samples=SamplesConfig(sample_prompts=0),
             run=RunConfig(output=str(folder), save_updates=-1, tracking="none"),
         )
-        train(with_flags(config, self.flags, folder))
+        folder = train(with_flags(config, self.flags, folder))
         keep_checkpoint(self.learner, folder, "adapter", "dpo")

@@ -31,7 +31,7 @@ def train_grpo(trainer: BasePlayPen, game_registry: GameRegistry, **lora: Any) -
     partner = trainer.teacher.name if trainer.teacher else "selfplay"
     folder = Path("models/grpo+lora") / trainer.learner.name / partner
     config = grpo_config(trainer, folder, MethodConfig("grpo", init_kl_coef=0.04), **lora)
-    train_in_games(trainer, game_registry, config)
+    folder = train_in_games(trainer, game_registry, config)
     keep_checkpoint(trainer.learner, folder, "adapter", f"grpo-{partner}")
 
 
@@ -59,11 +59,11 @@ def grpo_config(trainer: BasePlayPen, folder: Path, method: MethodConfig, **lora
     return with_flags(config, trainer.flags, folder)
 
 
-def train_in_games(trainer: BasePlayPen, game_registry: GameRegistry, config: PPOConfig) -> None:
-    """Trains the learner by the games of a registry; a part of each game's instances is held out."""
+def train_in_games(trainer: BasePlayPen, game_registry: GameRegistry, config: PPOConfig) -> Path:
+    """Trains the learner by the games of a registry, a part of each game's instances held out; the run's folder."""
     games = open_games(game_registry)
     try:
-        train(config, lambda config, tokenizer: game_setup(trainer, games, config))
+        return train(config, lambda config, tokenizer: game_setup(trainer, games, config))
     finally:
         close_games(games)
 

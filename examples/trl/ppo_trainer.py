@@ -36,7 +36,7 @@ class PpoPlayPen(BasePlayPen):
         partner = self.teacher.name if self.teacher else "selfplay"
         folder = Path("models/ppo+lora") / self.learner.name / partner
         config = grpo_config(self, folder, MethodConfig("ppo"), lora_rank=16, lora_alpha=32)
-        train_in_games(self, game_registry, config)
+        folder = train_in_games(self, game_registry, config)
         keep_checkpoint(self.learner, folder, "adapter", f"ppo-{partner}")
 
     def _play(self, game_registry: GameRegistry) -> None:

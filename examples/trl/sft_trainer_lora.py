@@ -48,5 +48,5 @@ class PeftSftTrainer(BasePlayPen):
             run=RunConfig(output=str(folder), save_updates=-1, tracking="none"),
             trainer=TrainerConfig(lora_dropout=0.05),
         )  # fmt: skip
-        train(with_flags(config, self.flags, folder), CHAT)
+        folder = train(with_flags(config, self.flags, folder), CHAT)
         keep_checkpoint(self.learner, folder, "adapter", "sft-lora")

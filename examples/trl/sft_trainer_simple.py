@@ -36,5 +36,5 @@ class SimpleSftTrainer(BasePlayPen):
             samples=SamplesConfig(sample_prompts=0),
             run=RunConfig(output=str(folder), save_updates=-1, tracking="none"),
         )
-        train(with_flags(config, self.flags, folder), CHAT)
+        folder = train(with_flags(config, self.flags, folder), CHAT)
         keep_checkpoint(self.learner, folder, "model", "sft")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from lmgym.errors import InputError, one_line, shown_path
+from lmgym.errors import InputError, found_from, one_line, shown_path
 from lmgym.report.key_figures import MainMetric, main_metric, total_cost
 from lmgym.runs.files import read_json
 from lmgym.runs.layout import RUN_FILES
@@ -43,6 +43,8 @@ class ListedRun:
     """the main metric before the first update"""
     after: float | None = None
     """the last one that was measured after it"""
+    interval: tuple[float, float] | None = None
+    """of `after`, 95%"""
     checkpoint: int | None = None
     """the updates before the newest checkpoint"""
 
@@ -74,14 +76,18 @@ def list_runs(root: Path, depth: int = DEPTH) -> Listing:
     """The runs in a folder and at most `depth` folders below it. Raises InputError if there is no such folder."""
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
-        raise InputError(f"{shown_path(root)} {found}; needed: a folder of runs, such as outputs")
+        elsewhere = "" if root.exists() else found_from(root)
+        raise InputError(f"{shown_path(root)} {found}; needed: a folder of runs, such as outputs{elsewhere}")
     listing = Listing()
     for path in _folders(root, depth, listing.problems):
         if os.path.lexists(path / "run.json"):
             try:
-                listing.runs.append(read_run(path))
+                run = read_run(path)
             except (OSError, ValueError) as error:
                 listing.problems.append(f"{shown_path(path / 'run.json')}: {_reason(error)}")
+                continue
+            if "outcome" in run.record:  # a model of `lmgym get` has a record too, and no outcome
+                listing.runs.append(run)
     listing.runs.sort(key=lambda run: (run.text("started"), str(run.folder)), reverse=True)
     return listing
 
@@ -129,15 +135,21 @@ def _reason(error: Exception) -> str:
     return one_line((error.strerror if isinstance(error, OSError) else "") or str(error))
 
 
-def _main_values(folder: Path) -> tuple[MainMetric | None, float | None, float | None]:
-    """(the main metric, its value before the first update, its last value after that)."""
+def _main_values(
+    folder: Path,
+) -> tuple[MainMetric | None, float | None, float | None, tuple[float, float] | None]:
+    """(the main metric, its value before the first update, its last value after that, the interval of that)."""
+    from lmgym.statistics import ENDS  # not at the top: it imports numpy, which `lmgym --help` does not need
+
     evaluations = [*_ends_of_metrics(folder / "metrics.jsonl"), *_last_evaluation(folder / "evaluation.json")]
     metric = main_metric({name for _, values in evaluations for name in values})
     if metric is None:
-        return None, None, None
-    known = [(step, v) for step, values in evaluations if is_number(v := values.get(metric.name))]
-    before = next((value for step, value in known if step == 0), None)
-    return metric, before, next((value for step, value in reversed(known) if step != 0), None)
+        return None, None, None, None
+    known = [(step, values) for step, values in evaluations if is_number(values.get(metric.name))]
+    before = next((values[metric.name] for step, values in known if step == 0), None)
+    last: Mapping[str, Any] = next((values for step, values in reversed(known) if step != 0), {})
+    low, high = (last.get(metric.name + end) for end in ENDS)
+    return metric, before, last.get(metric.name), (low, high) if is_number(low) and is_number(high) else None
 
 
 def _last_evaluation(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:

@@ -16,7 +16,10 @@ from lmgym.cli.runs import runs
 from lmgym.console import say
 from lmgym.runs.launch import launch
 from lmgym.runs.launching import (
+    FORMS,
     HELP,
+    choose_experiment,
+    command_for,
     describe_experiments,
     experiments,
     find_experiment,
@@ -39,6 +42,10 @@ PURPOSES = {
     "sft": "Train a policy on conversations.",
     "preference": "Train a policy on pairs or thumbs, without a reward model: DPO, KTO and others.",
     "ppo": "Optimise a policy against scorers, a function or an environment.",
+    "dpo": "Train a policy on pairs of replies.",
+    "kto": "Train a policy on single replies, liked or disliked.",
+    "grpo": "Optimise a policy without a critic, each reply compared with others to the same prompt.",
+    "rloo": "Optimise a policy without a critic, each reply against the mean of the others.",
 }
 OTHER_FLAGS = {"ignore_unknown_options": True}  # an experiment or a session checks its own
 FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
@@ -51,27 +58,32 @@ NUM_GPUS = click.option(
 )
 
 
-@click.group(cls=OneLineErrors, sections=SECTIONS, closing=list_experiments)
+@click.group(cls=OneLineErrors, sections=SECTIONS, closing=list_experiments, elsewhere=command_for)
 @click.version_option(__version__, prog_name="lmgym", message="%(prog)s %(version)s")
 def main() -> None:
     """Train reward models and chat policies on human feedback, and talk to the result."""
 
 
-@main.group(cls=OneLineErrors, sections={"Stages": tuple(PURPOSES)})
+@main.group(
+    cls=OneLineErrors, sections={"Stages": tuple(PURPOSES)[:4], "Methods": tuple(PURPOSES)[4:]}, elsewhere=command_for
+)
 def train() -> None:
     """Train a reward model, or a policy by SFT, preferences or PPO."""
 
 
-def _add_stage(stage: str, purpose: str) -> None:
-    """Adds `lmgym train STAGE`. A --help after the experiment is the experiment's own."""
+def _add_stage(word: str, purpose: str) -> None:
+    """Adds `lmgym train WORD`. A --help after the experiment is the experiment's own."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        return [name for name in experiments(stage) if name.startswith(incomplete)]
+        return [name for name in experiments(FORMS[word].stage) if name.startswith(incomplete)]
 
-    text = f"{purpose} EXPERIMENT is a name or the path of a file; EXPERIMENT --help lists its flags."
+    text = (
+        f"{purpose} EXPERIMENT is a name or the path of a file; DATA, a file, folder or hub id in its place, runs "
+        f"{FORMS[word].experiment}, and so do flags alone."
+    )
 
-    @train.command(stage, help=text, short_help=purpose, context_settings=OTHER_FLAGS | {"help_option_names": []})
-    @click.argument("experiment", required=False, metavar="EXPERIMENT", shell_complete=complete)
+    @train.command(word, help=text, short_help=purpose, context_settings=OTHER_FLAGS | {"help_option_names": []})
+    @click.argument("experiment", required=False, metavar="[EXPERIMENT | DATA]", shell_complete=complete)
     @FLAGS
     @NUM_GPUS
     @click.pass_context
@@ -79,15 +91,15 @@ def _add_stage(stage: str, purpose: str) -> None:
         if experiment is None or experiment in HELP:
             formatter = context.make_formatter()
             context.command.format_help(context, formatter)
-            describe_experiments(formatter, stage)
+            describe_experiments(formatter, word)
             for line in formatter.getvalue().splitlines():
                 say(line)
         else:
-            launch(lambda: launch_experiment(find_experiment(experiment, [stage]), flags, num_gpus))
+            launch(lambda: launch_experiment(*choose_experiment(word, (experiment, *flags)), num_gpus))
 
 
-for _stage, _purpose in PURPOSES.items():
-    _add_stage(_stage, _purpose)
+for _word, _purpose in PURPOSES.items():
+    _add_stage(_word, _purpose)
 
 
 for _command in (

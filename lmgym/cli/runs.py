@@ -1,9 +1,10 @@
-"""`lmgym runs`: the runs under a folder as a table, with the commands that resume those that did not finish."""
+"""`lmgym runs`: the runs under a folder as a table, and for each the command to type next: resume, use or watch it."""
 
 import json
 import os
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lmgym.runs.launch import STAGES, launch
 from lmgym.runs.record import REDACTED
 
 MOST_PROBLEMS = 10
+MOST_NEXT = 10
 MOST_COMMAND = 20_000
 """characters of a command that is printed"""
 
@@ -26,8 +28,9 @@ MOST_COMMAND = 20_000
 @click.argument("folder", default="outputs", metavar="[FOLDER]")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object per run")
 def runs(folder: str, as_json: bool) -> None:
-    """List the runs in a folder, the newest first: outcome, result, cost, and the command that resumes each.
+    """List the runs in a folder, the newest first: outcome, result, cost, and the command to type next for each.
 
+    The result is the main metric on held-out rows before and after training, with its 95% interval where there is one.
     FOLDER is `outputs` unless it is named; runs are found up to four folders below it.
     """
     launch(lambda: show_runs(folder, as_json))
@@ -39,26 +42,27 @@ def show_runs(folder: str, as_json: bool) -> None:
     listing = list_runs(root)
     if as_json:
         for run in listing.runs:
-            CONSOLE.print(json.dumps(_fields(run)), soft_wrap=True)
+            CONSOLE.print(json.dumps(_fields(run, listing.runs)), soft_wrap=True)
     elif listing.runs:
         CONSOLE.print(_table(root, listing.runs))
         _show_unfinished(listing.runs)
+        _show_next(listing.runs)
     else:
         say(f"no run is in {shown_path(root)} or up to {DEPTH} folders below it; `lmgym runs FOLDER` looks elsewhere")
     _show_problems(listing, error=as_json)
 
 
 def _table(root: Path, runs: Sequence[ListedRun]) -> Table:
-    table = Table(title=f"runs in {shown_path(root)}", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("run", overflow="fold", min_width=18)
-    table.add_column("stage", no_wrap=True)
-    table.add_column("outcome", min_width=len("interrupted"))
-    for name in ("result", "cost", "began (UTC)"):
-        table.add_column(name, min_width=11)
+    title = f"runs in {shown_path(root)}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.show_edge = False
+    # together at most 80 columns: longer names are folded
+    table.add_column("run", overflow="fold", min_width=16)
+    for name, width in (("outcome", 11), ("result", 24), ("cost", 10), ("began (UTC)", 11)):
+        table.add_column(name, width=width)
     for run in runs:
         table.add_row(
             _title(root, run),
-            _stage(run),
             _outcome(run),
             _result(run),
             _cost(run),
@@ -71,7 +75,7 @@ def _title(root: Path, run: ListedRun) -> str:
     """The folder below the root, and the experiment's name if the folder has another one."""
     name = one_line(run.text("name"), 60)
     folder = shown_path(run.folder.relative_to(root) if run.folder != root else root)
-    return f"{folder} ({name})" if name and name != run.folder.name else folder
+    return f"{folder} ({name})" if name and name not in run.folder.parts[-2:] else folder
 
 
 def _stage(run: ListedRun) -> str:
@@ -88,7 +92,8 @@ def _result(run: ListedRun) -> str:
     if run.metric is None:
         return ""
     before, after = ("" if value is None else f"{value:.3g}" for value in (run.before, run.after))
-    return f"{run.metric.label} {before}{' -> ' if before and after else ''}{after}"
+    interval = "" if run.interval is None else "\n({:.3g} to {:.3g})".format(*run.interval)
+    return f"{run.metric.label} {before}{' -> ' if before and after else ''}{after}{interval}"
 
 
 def _cost(run: ListedRun) -> str:
@@ -115,6 +120,55 @@ def _show_unfinished(runs: Sequence[ListedRun]) -> None:
                 CONSOLE.print(command, soft_wrap=True)
 
 
+def _show_next(runs: Sequence[ListedRun]) -> None:
+    """The commands to type next: for the newest run of each experiment that is finished or runs, and to compare it with
+    the one before.
+    """
+    by_name: dict[str, list[ListedRun]] = {}
+    for run in runs:
+        if not run.unfinished:
+            by_name.setdefault(run.text("name"), []).append(run)
+    if by_name:
+        say()
+        say("next:")
+    for same in list(by_name.values())[:MOST_NEXT]:
+        CONSOLE.print(next_command(same[0], runs), soft_wrap=True)
+        if len(same) > 1:
+            folders = (quote(str(run.folder)) for run in reversed(same[:2]))
+            CONSOLE.print(f"lmgym compare {' '.join(folders)}", soft_wrap=True)
+    if len(by_name) > MOST_NEXT:
+        say(f"and for {len(by_name) - MOST_NEXT:,} more experiments, which --json lists")
+
+
+def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:
+    """The command that uses what a run has trained, or watches it; empty for one that did not finish.
+
+    A scorer is optimised against: by the newest policy of `runs`, on the prompts of its own data.
+    """
+    if run.unfinished:
+        return ""
+    if run.outcome == "running":
+        return f"lmgym watch {quote(str(run.folder))}"
+    stage, model = _stage(run), _trained(run)
+    if not stage or model is None:
+        return f"lmgym report {quote(str(run.folder))}"
+    if stage != "reward":
+        return f"lmgym chat {quote(str(model))}"
+    policies = (_trained(one) for one in runs if one.outcome == "finished" and _stage(one) in ("sft", "preference"))
+    policy = next(filter(None, policies), "MODEL")
+    config = run.record.get("config")
+    data = config.get("dataset") if isinstance(config, Mapping) else None
+    prompts = os.path.relpath(data) if isinstance(data, str) and os.path.isabs(data) else str(data or "PROMPTS")
+    name = one_line(run.text("name"), 60) or "scorer"
+    words = ("--model", policy, "--scorers", f"{name}={model}", "--prompts", prompts)
+    return "lmgym train ppo hh_harmless " + " ".join(quote(str(word)) for word in words)
+
+
+def _trained(run: ListedRun) -> Path | None:
+    """The folder of what a run has trained."""
+    return next((folder for name in ("model", "adapter") if (folder := run.folder / name).is_dir()), None)
+
+
 def resume_command(run: ListedRun) -> tuple[str, str]:
     """(the shell's command that resumes a run, a note on it); the command is empty if it is not known.
 
@@ -129,6 +183,7 @@ def resume_command(run: ListedRun) -> tuple[str, str]:
         words = []
     if not words:
         return "", f"its command is not in {where}"
+    words = shlex.split(re.sub(r" --resume[ =]never\b", "", shlex.join(words)))  # which would begin another run
     ranks, local_ranks = run.record.get("world_size", 1), run.record.get("local_world_size")
     from_scratch = "this starts it again, since it has no checkpoint"
     note = from_scratch if run.checkpoint is None else f"this resumes it from update {run.checkpoint}"
@@ -174,7 +229,7 @@ def _show_problems(listing: Listing, error: bool) -> None:
         say(f"  and {len(problems) - MOST_PROBLEMS:,} more", error=error)
 
 
-def _fields(run: ListedRun) -> dict[str, Any]:
+def _fields(run: ListedRun, runs: Sequence[ListedRun]) -> dict[str, Any]:
     """The object of --json."""
     texts = {name: run.text(name) or None for name in ("name", "started", "ended", "error")}
     cost = run.cost
@@ -187,7 +242,9 @@ def _fields(run: ListedRun) -> dict[str, Any]:
         "metric": run.metric and run.metric.name,
         "before": run.before,
         "after": run.after,
+        "interval": run.interval,
         **cost,
         "checkpoint": run.checkpoint,
         "resume_command": (run.unfinished and resume_command(run)[0]) or None,
+        "next_command": next_command(run, runs) or None,
     }

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from lmgym.errors import InputError, listed, one_line
+from lmgym.errors import InputError, found_from, listed, one_line
 from lmgym.runs.tracking import hub_token
 
 JSON_KINDS, TABLE_KINDS, PACKED = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ("", ".gz", ".zst")
@@ -57,7 +57,8 @@ def find_files(source: str, split: str) -> list[Path] | None:
             raise InputError(f"dataset {name} is of no known kind; needed: {KINDS}, a folder or a hub id")
         return [path]
     if source.startswith((".", "/", "~")) or source.endswith(SUFFIXES) or source.count("/") != 1:
-        raise InputError(f"dataset {name} does not exist; needed: a file, a folder, or a hub id such as owner/name")
+        needed = f"a file, a folder, or a hub id such as owner/name{found_from(source)}"
+        raise InputError(f"dataset {name} does not exist; needed: {needed}")
     return None
 
 

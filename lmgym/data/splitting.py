@@ -12,10 +12,12 @@ from typing import Generic
 
 import numpy as np
 
+from lmgym.config import UpTo
 from lmgym.data.mixing import DataSet
 from lmgym.data.rejections import HELD_OUT, Rejection
 from lmgym.data.rows import P, Prompted
 from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.statistics import FEW
 from lmgym.text import Conversation
 
 PROMPT, FIRST_MESSAGE = "prompt", "first_message"
@@ -61,6 +63,9 @@ def split_rows(
     if given is None:
         size, notes = fitting_eval_size(eval_size, len(rows), noun)
         train, held_out = split_by_unit(rows, size, seed, noun, own, split_by)
+        if 0 < len(held_out) < FEW:
+            advice = f"set --eval_size {FEW}" if len(rows) > 2 * FEW else "give --eval_dataset or more rows"
+            notes += [f"warning: {len(held_out)} held-out {noun} are too few for an interval to rely on; {advice}"]
     else:
         (train, rejections), held_out = without_units(rows, own, others, split_by), list(given)
     units: dict[int, int] = {}
@@ -136,10 +141,15 @@ def overlap_notes(train: Sequence[Prompted], held_out: Sequence[Prompted], split
 
 
 def fitting_eval_size(eval_size: float, rows: int, noun: str) -> tuple[float, list[str]]:
-    """(the share or number of rows to evaluate on, a note): a tenth of the rows where the setting asks for them all."""
+    """(the share or number of rows to evaluate on, notes).
+
+    It is a tenth of the rows where the setting asks for them all, or for more than a tenth without the user's word.
+    """
+    fitting = max(1, rows // 10)
+    if isinstance(eval_size, UpTo) and eval_size > fitting:
+        return fitting, []
     if eval_size < max(1, rows):
         return eval_size, []
-    fitting = max(1, rows // 10)
     return fitting, [
         f"warning: --eval_size {eval_size:g} is all of the {rows:,} {noun} or more: {fitting:,} are evaluated on, a "
         "tenth; --eval_size sets another number, or a share"

@@ -13,7 +13,7 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, found_from, shown, shown_path
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -26,15 +26,15 @@ def resolve_source(name: str, role: str = "model") -> str:
     Raises InputError for a path that is not a model folder; a scorer may also be the folder of an adapter.
     """
     name = str(name)
-    looks_local = os.path.exists(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
+    elsewhere = "" if os.path.exists(name) else found_from(name)
+    looks_local = elsewhere or os.path.exists(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
     if not looks_local:
         return name
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if not os.path.isdir(path):
         found = "is a file" if os.path.exists(path) else "does not exist"
-        raise InputError(
-            f"{role} {shown_path(name)} {found}; needed: a Hugging Face folder (with config.json) or a hub id"
-        )
+        needed = f"a Hugging Face folder (with config.json) or a hub id{elsewhere}"
+        raise InputError(f"{role} {shown_path(name)} {found}; needed: {needed}")
     if not (path / "config.json").is_file() and not (role == "scorer" and (path / ADAPTER).is_file()):
         files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")

@@ -1,7 +1,8 @@
 """Charts of a report as Vega-Lite specifications; page.js gives them their width and colours.
 
 A chart's rows have the fields x, y, low, high and series only: names of metrics and scorers stay values, because
-Vega-Lite reads dots and brackets in a field's name as paths.
+Vega-Lite reads dots and brackets in a field's name as paths. `usermeta` has the names of the series: page.js makes the
+legend, whose names are never cut and have their meanings.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,8 @@ Points = Sequence[tuple[float, ...]]
 """(x, y) or (x, y, low, high)"""
 
 HEIGHT = 200
-MOST_BINS = 30
+MOST_BINS, MOST_BANDS = 30, 4
+FEW_VALUES = 100  # of all samples: below, a histogram counts replies instead of showing shares
 WITH_BOUNDS = {"filter": "isValid(datum.low)"}
 
 
@@ -45,7 +47,7 @@ def lines(
             layers.append({"data": {"values": values}, "mark": rule, "encoding": {"x": _axis("x", x)}})
     if levels:
         layers += _levels(levels, y)
-    if any("low" in row for row in rows):
+    if any("low" in row for row in rows) and len(series) <= MOST_BANDS:
         band = {"x": _axis("x", x), "y": _axis("low", y), "y2": {"field": "high"}, "color": color}
         layers.append({"transform": [WITH_BOUNDS], "mark": _band(), "encoding": band})
     layers.append({"mark": {"type": "line", "strokeWidth": 2}, "encoding": encoding})
@@ -54,17 +56,29 @@ def lines(
         chosen = {"filter": {"field": "series", "oneOf": shown}}
         layers.append({"transform": [chosen], "mark": _dot(), "encoding": encoding})
     layers += _hover(x, y, color)
-    return {"data": {"values": rows}, "height": HEIGHT, "layer": layers}
+    return {"data": {"values": rows}, "height": HEIGHT, "layer": layers, "usermeta": {"series": list(series)}}
 
 
 def scatter_path(series: Mapping[str, Points], x: str, y: str) -> Spec:
-    """Points joined in their order, with error bars where they have low and high; a dashed rule at 0."""
-    rows = [row for name, found in series.items() for row in _rows(name, found)]
+    """Points (x, y, update) or (x, y, low, high, update), joined in their order; a dashed rule at 0.
+
+    Error bars where they have low and high. The last point of each series shows its update, the others when pointed at.
+    """
+    rows = []
+    for name, found in series.items():
+        own = _rows(name, [point[:-1] for point in found])
+        rows += [row | {"update": point[-1]} for row, point in zip(own, found, strict=True)]
+        if own:
+            rows[-1]["label"] = f"after {found[-1][-1]:,}"
     color = _color(list(series))
     encoding = {"x": _axis("x", x), "y": _axis("y", y), "color": color, "order": {"field": "order"}}
     bars = {"x": _axis("x", x), "y": _axis("low", y), "y2": {"field": "high"}, "color": color}
+    words = {"type": "text", "align": "right", "dx": -7, "dy": -8}
+    after = {"field": "update", "title": "after update", "format": ",d"}
+    named = {"x": _axis("x", x), "y": _axis("y", y), "text": {"field": "label", "type": "nominal"}}
     return {
         "data": {"values": rows},
+        "usermeta": {"series": list(series)},
         "height": HEIGHT + 60,
         "layer": [
             {
@@ -74,40 +88,63 @@ def scatter_path(series: Mapping[str, Points], x: str, y: str) -> Spec:
             },
             {"transform": [WITH_BOUNDS], "mark": {"type": "rule", "opacity": 0.5}, "encoding": bars},
             {"mark": {"type": "line", "strokeWidth": 2}, "encoding": encoding},
-            {"mark": _dot() | {"size": 50}, "encoding": encoding | {"tooltip": _tooltip(x, y)}},
+            {"mark": _dot() | {"size": 50}, "encoding": encoding | {"tooltip": [*_tooltip(x, y), after]}},
+            {"transform": [{"filter": "isValid(datum.label)"}], "mark": words, "encoding": named},
         ],
     }
 
 
 def histogram(samples: Mapping[str, Sequence[float]], x: str) -> Spec:
-    """Shares of each sample in the same bins, drawn over one another."""
+    """Each sample in the same bins, drawn over one another: numbers where there are few, else shares of each."""
     values = {name: np.asarray([v for v in found if is_number(v)], dtype=float) for name, found in samples.items()}
     values = {name: found for name, found in values.items() if len(found)}
     rows: list[Spec] = []
+    counts = sum(map(len, values.values())) < FEW_VALUES
     if values:
         everything = np.concatenate(list(values.values()))
         bins = min(MOST_BINS, max(5, round(len(everything) ** 0.5)))
         edges = np.histogram_bin_edges(everything, bins=bins)
         for name, found in values.items():
-            shares = np.histogram(found, edges)[0] / len(found)
-            spans = zip(edges[:-1].tolist(), edges[1:].tolist(), shares.tolist(), strict=True)
-            rows += [{"x": low, "high": high, "y": share, "series": name} for low, high, share in spans]
+            numbers = np.histogram(found, edges)[0]
+            heights = numbers if counts else numbers / len(found)
+            spans = zip(edges[:-1].tolist(), edges[1:].tolist(), heights.tolist(), strict=True)
+            rows += [{"x": low, "high": high, "y": height, "series": name} for low, high, height in spans]
+    what, form = "number of replies" if counts else "share of replies", {"format": "d" if counts else "%"}
     encoding = {
         "x": _axis("x", x) | {"bin": {"binned": True}},
         "x2": {"field": "high"},
-        "y": _axis("y", "share of replies") | {"stack": None, "axis": {"format": "%"}},
+        "y": _axis("y", what)
+        | {"stack": None, "axis": form | {"tickMinStep": 1} if counts else form, "scale": {"zero": True}},
         "color": _color(list(values)),
-        "tooltip": _tooltip(x, "share"),
+        "tooltip": _tooltip(x, what),
     }
-    return {"data": {"values": rows}, "height": HEIGHT, "mark": {"type": "bar", "opacity": 0.55}, "encoding": encoding}
+    return {
+        "data": {"values": rows},
+        "usermeta": {"series": list(values)},
+        "height": HEIGHT,
+        "mark": {"type": "bar", "opacity": 0.55},
+        "encoding": encoding,
+    }
 
 
-def bars(rows: Sequence[tuple[str, float, float | None, float | None]], y: str, base: float | None = None) -> Spec:
-    """A bar per label in the order of (label, value, low, high), with known error bars; a dashed rule at `base`."""
-    values = [{"x": label, "y": value, "low": low, "high": high} for label, value, low, high in rows]
+def bars(
+    rows: Sequence[tuple[str, float, float | None, float | None]],
+    y: str,
+    base: float | None = None,
+    counts: Sequence[int] = (),
+) -> Spec:
+    """A bar per label in the order of (label, value, low, high), with known error bars; a dashed rule at `base`.
+
+    `counts` are the numbers of examples of the bars, shown when pointed at.
+    """
+    values: list[Spec] = [{"x": label, "y": value, "low": low, "high": high} for label, value, low, high in rows]
+    tooltip = _tooltip("", y)
+    if counts:
+        values = [row | {"n": number} for row, number in zip(values, counts, strict=True)]
+        tooltip.append({"field": "n", "title": "count"})
     x = {"field": "x", "type": "nominal", "title": None, "sort": [row[0] for row in rows], "axis": {"labelAngle": -30}}
     layers: list[Spec] = [
-        {"mark": {"type": "bar", "opacity": 0.8}, "encoding": {"x": x, "y": _axis("y", y), "tooltip": _tooltip("", y)}},
+        {"mark": {"type": "bar", "opacity": 0.8}, "encoding": {"x": x, "y": _axis("y", y), "tooltip": tooltip}},
         {
             "transform": [WITH_BOUNDS],
             "mark": {"type": "rule", "strokeWidth": 2},
@@ -121,13 +158,16 @@ def bars(rows: Sequence[tuple[str, float, float | None, float | None]], y: str, 
 
 
 def reliability_diagram(
-    points: Sequence[tuple[float, float, int]],
+    points: Sequence[tuple[float, float, int] | tuple[float, float, int, float | None, float | None]],
     x_title: str = "confidence of the scorer: σ(|score difference|)",
     y_title: str = "share of pairs that it got right",
     low: float = 0.5,
 ) -> Spec:
-    """(confidence, accuracy, count) of each bin, over the diagonal on which confidence is right; x is in [low, 1]."""
-    rows = [{"x": confidence, "y": accuracy, "n": count} for confidence, accuracy, count in points]
+    """(confidence, accuracy, count, low, high) of each bin, over the diagonal on which confidence is right.
+
+    The ends of the accuracy's interval may be missing; x is in [low, 1].
+    """
+    rows = [dict(zip(("x", "y", "n", "low", "high"), point, strict=False)) for point in points]
     x = _axis("x", x_title) | {"scale": {"domain": [low, 1]}}
     y = _axis("y", y_title) | {"scale": {"domain": [0, 1]}}
     tooltip = [*_tooltip("confidence", "accuracy"), {"field": "n", "title": "count"}]
@@ -140,6 +180,11 @@ def reliability_diagram(
                 "data": {"values": [{"x": low, "y": low}, {"x": 1, "y": 1}]},
                 "mark": {"type": "line", "strokeDash": [3, 3], "opacity": 0.6},
                 "encoding": {"x": x, "y": y},
+            },
+            {
+                "transform": [WITH_BOUNDS],
+                "mark": {"type": "rule", "opacity": 0.6},
+                "encoding": {"x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}},
             },
             {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"x": x, "y": y}},
             {"mark": _dot(), "encoding": {"x": x, "y": y, "size": size, "tooltip": tooltip}},
@@ -158,17 +203,14 @@ def _rows(name: str, points: Points) -> list[Spec]:
 
 
 def _axis(field: str, title: str) -> Spec:
-    axis = {"format": ",d", "tickMinStep": 1} if title == "updates" else {}
-    return {"field": field, "type": "quantitative", "title": title or None, "scale": {"zero": False}, "axis": axis}
+    of_updates = title == "updates"  # from 0, in whole numbers
+    axis = {"format": ",d", "tickMinStep": 1} if of_updates else {}
+    scale = {"zero": of_updates}
+    return {"field": field, "type": "quantitative", "title": title or None, "scale": scale, "axis": axis}
 
 
 def _color(names: Sequence[str]) -> Spec:
-    legend = (
-        {"orient": "top", "title": None, "labelLimit": 220, "columns": 2, "symbolOpacity": 1}
-        if len(names) > 1
-        else None
-    )
-    return {"field": "series", "type": "nominal", "sort": list(names), "legend": legend}
+    return {"field": "series", "type": "nominal", "sort": list(names), "legend": None}
 
 
 def _tooltip(x: str, y: str) -> list[Spec]:

@@ -1,20 +1,27 @@
 """Several runs side by side: settings that differ, results, curves, and a paired test on the same held-out rows."""
 
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmgym.report.charts import Points, lines
-from lmgym.report.curves import CURVES, over_optimisation_chart, over_optimisation_series, points_of
-from lmgym.report.facts import CARDS, cost_of, few_prompts, kept, outcome, setting_text
+from lmgym.report.costs import MEMORY, cost_of, seconds_of
+from lmgym.report.curves import CURVES, KL, over_optimisation_chart, over_optimisation_series, points_of
+from lmgym.report.facts import CARDS, SAME_BEFORE, few_prompts, kept, outcome, setting_text
+from lmgym.report.glossary import definition
 from lmgym.report.page import render
-from lmgym.report.panels import Panel, Section, Table, figure
+from lmgym.report.panels import Panel, Section, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
-from lmgym.report.samples import shown
+from lmgym.report.samples import compared, shown
 from lmgym.statistics import FEW, Estimate, paired_difference
 
 FEWEST_GROUPS = 6  # with fewer, no permutation of signs has a p below .05
+SAME_ROWS = (
+    "give all runs the same rows to be tested: one --eval_dataset FILE (PPO: --eval_prompts), or the same data with "
+    "one --split_seed and --eval_size"
+)
 NOT_COMPARED = frozenset({"output", "name", "tracking", "resume", "dry_run"})
 
 
@@ -68,6 +75,12 @@ class Comparison:
                 rows.append((label, *(cell or "–" for cell in cells)))
         if any(few := [few_prompts(run) for run in self.runs.values()]):
             rows.append(("held-out prompts", *(f"only {n}" if n else "" for n in few)))
+        seconds = [seconds_of(run) for run in self.runs.values()]
+        rows.append(("time on the clock", *(duration(found) if found else "–" for found in seconds)))
+        for name, (label, _) in MEMORY.items():
+            found = [run.record.get(name) for run in self.runs.values()]
+            if any(map(is_number, found)):
+                rows.append((label, *(f"{gib:.2f} GiB" if is_number(gib) else "–" for gib in found)))
         rows.append(("cost", *(cost_of(run) or "–" for run in self.runs.values())))
         rows.append(("outcome", *(outcome(run.record)[1] for run in self.runs.values())))
         return Table(("", *self.runs), rows)
@@ -85,15 +98,25 @@ class Comparison:
     def page(self) -> str:
         """All of it as HTML, with overlaid curves."""
         about = "On the same held-out rows: sign flips for p, the jackknife for the interval, both over prompts."
+        tests, terms = self.tests(), {label: meaning for label, names in CARDS if (meaning := _meaning(names))}
         panels = [
-            Panel("results", "Results", table=self.results(), wide=True),
-            Panel("tests", "Paired tests", about, table=self.tests(), wide=True),
+            Panel("results", "Results", table=self.results(), terms=terms, wide=True),
+            Panel("tests", "Paired tests", about, table=tests, wide=True),
         ]
         differences = self.differences()
         if differences.rows:
             panels.append(Panel("differences", "Settings that differ", table=differences, wide=True))
-        lead = [f"{len(self.runs)} runs: {', '.join(self.runs)}."]
-        sections = [Section("results", "Results", panels), Section("curves", "Curves", self._curves())]
+        lead = [f"{len(self.runs)} runs: {', '.join(self.runs)}. The first is the baseline."]
+        if any(SAME_ROWS in row[-1] for row in tests.rows):
+            lead.append(
+                "The held-out rows of the runs differ, so their figures are of different rows: a difference may be one "
+                f"of the rows. To compare them, {SAME_ROWS}."
+            )
+        sections = [
+            Section("results", "Results", panels),
+            Section("replies", "Replies", compared(self.runs)),
+            Section("curves", "Curves", self._curves()),
+        ]
         badge = {"kind": "neutral", "words": "comparison"}
         return render("Comparison of runs", badge, lead, (), [section for section in sections if section.panels])
 
@@ -109,7 +132,7 @@ class Comparison:
             held_out = [name for name in names if name.startswith("eval/")]
             for metric in (held_out or names)[:1]:
                 found = {name: points for name, run in self.runs.items() if (points := points_of(run, metric))}
-                if found:
+                if any(len(points) > 1 for points in found.values()):
                     title = f"{curve.title}, held out" if metric in held_out and len(names) > 1 else curve.title
                     panels.append(Panel(curve.id, title, curve.about, lines(found, y=curve.y, points=found)))
         return panels
@@ -127,13 +150,20 @@ def _facts(record: Row) -> dict[str, str]:
     return config | more
 
 
+def _meaning(names: str) -> str:
+    return definition(names.partition("|")[0])
+
+
 def _result(run: RunFiles, names: str) -> str:
     points = points_of(run, names)
     if not points:
         return ""
     last = kept(run, points)
+    if names == KL:
+        return f"{figure(last[1])} after update {last[0]:,.0f}" if last[0] else "not measured after the updates"
     interval = f" ({figure(last[2])} to {figure(last[3])})" if len(last) == 4 else ""
-    before = f"{figure(points[0][1])} → " if len(points) > 1 and points[0][0] == 0 else ""
+    changes = len(points) > 1 and points[0][0] == 0 and names != SAME_BEFORE
+    before = f"{figure(points[0][1])} → " if changes else ""
     return f"{before}{figure(last[1])}{interval}"
 
 
@@ -146,7 +176,8 @@ def paired_test(first: RunFiles, second: RunFiles) -> PairedTest | str:
     if what != other:
         return f"held-out rows are of different kinds: {what} and {other}"
     if a.keys() != b.keys():
-        return f"held-out rows differ: {len(a):,} and {len(b):,}, {len(a.keys() & b.keys()):,} of them in common"
+        common = len(a.keys() & b.keys())
+        return f"held-out rows differ: {len(a):,} and {len(b):,}, {common:,} of them in common; {SAME_ROWS}"
     prompts = [str(a[key][0]) for key in a]
     if (number := len(set(prompts))) < FEWEST_GROUPS:
         return f"{number} prompts are held out; needed for a test: {FEWEST_GROUPS}"
@@ -159,13 +190,15 @@ def held_out_values(run: RunFiles) -> tuple[str, dict[Hashable, tuple[Any, float
     """(what was measured, {row: (its prompt, value)}) of a run's held-out rows."""
     pairs = [row for row in run.scores if is_number(row.get("chosen")) and is_number(row.get("rejected"))]
     if pairs:
+        keys = _told_apart((row.get("row"), str(row.get("lengths"))) for row in pairs)
         return "accuracy", {
-            (row.get("row"), i, str(row.get("lengths"))): (row.get("prompt"), float(row["chosen"] > row["rejected"]))
-            for i, row in enumerate(pairs)
+            key: (row.get("prompt"), float(row["chosen"] > row["rejected"]))
+            for key, row in zip(keys, pairs, strict=True)
         }
     losses = [row for row in run.held_out if is_number(row.get("loss"))]
     if losses:
-        return "loss per token", {(row.get("row"), i): (i, row["loss"]) for i, row in enumerate(losses)}
+        keys = _told_apart((row.get("row"),) for row in losses)
+        return "loss per token", {key: (i, row["loss"]) for i, (key, row) in enumerate(zip(keys, losses, strict=True))}
     updates = run.sample_updates("evaluation")
     rows = run.samples("evaluation", updates[-1]) if updates else []
     found: dict[Hashable, tuple[Any, float]] = {}
@@ -174,3 +207,13 @@ def held_out_values(run: RunFiles) -> tuple[str, dict[Hashable, tuple[Any, float
             key = row.get("task"), row.get("agent"), str(row.get("prompt"))
             found[key] = (key, float(row["episode_reward"]))
     return "held-out reward", found
+
+
+def _told_apart(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The keys with the number of equal ones before each: a row may be held out twice."""
+    seen: Counter[tuple[Any, ...]] = Counter()
+    found = []
+    for key in keys:
+        found.append((*key, seen[key]))
+        seen[key] += 1
+    return found

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lmgym.report.charts import Points, lines, scatter_path
-from lmgym.report.panels import Panel
+from lmgym.report.glossary import definition
+from lmgym.report.panels import Panel, Table, figure
 from lmgym.report.run_files import RunFiles, is_number
 from lmgym.report.samples import shown
 from lmgym.statistics import ENDS
 
 MOST_PROBE_SERIES = 6
+KL, OPTIMISED = "kl/reference", "reward, optimised"
 NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity")
 """second parts of metrics that are no evaluation set's"""
 
@@ -31,7 +33,7 @@ CURVES = (
         "loss",
         "Loss",
         "The held-out loss is what counts: where it rises while the training loss falls, the model "
-        "learns its training rows by heart.",
+        "learns its training rows by heart. A point of the training is the mean since the point before.",
         {"training": "train/loss", "held out": "eval/nll|eval/loss"},
         "nats",
     ),
@@ -40,6 +42,7 @@ CURVES = (
         "Accuracy",
         "Share of examples that the model gets right; the band is a 95% interval.",
         {"training": "train/accuracy", "held out": "eval/accuracy|eval/token_accuracy"},
+        "share of examples",
     ),
     Curve(
         "margins",
@@ -60,18 +63,21 @@ CURVES = (
         "Perplexity",
         "Of an output token of held-out rows; lower is better.",
         {"held out": "eval/perplexity"},
+        "perplexity",
     ),
     Curve(
         "calibration_curve",
         "Calibration error",
-        "0 where the scorer's confidence equals its accuracy.",
+        "The calibration error (ECE) is 0 where confidence equals accuracy; few pairs raise it. The Brier score is 0 "
+        "only for a scorer that is always sure and right.",
         {"calibration error (ECE)": "eval/ece", "Brier score": "eval/brier"},
+        "error",
     ),
     Curve(
         "reward",
         "Reward",
         "Mean reward per episode: of the replies that the policy learned from, and of replies "
-        "to held-out prompts, with a 95% interval.",
+        "to held-out prompts, with a 95% interval. Rollouts are of the policy before the updates of their iteration.",
         {"rollouts": "reward/mean", "held out": "eval/reward/mean"},
         "reward",
     ),
@@ -86,7 +92,8 @@ CURVES = (
     Curve(
         "kl",
         "KL to the reference",
-        "How far the policy has moved, in nats per reply.",
+        "How far the policy has moved, in nats per reply. PPO measures it on an iteration's replies, before its "
+        "updates.",
         {"KL": "kl/reference|eval/kl"},
         "nats per reply",
     ),
@@ -117,44 +124,75 @@ CURVES = (
         "Clipped tokens",
         "Share of tokens whose ratio was clipped; above .3 the updates are too large.",
         {"clipped": "policy/clip_fraction"},
+        "share of tokens",
     ),
     Curve(
         "explained_variance",
         "Variance that the critic explains",
         "1: the critic predicts the returns; below .1 advantages are almost as noisy as the rewards.",
         {"explained": "values/explained_variance"},
+        "share of variance",
     ),
     Curve(
         "policy_loss",
         "Losses of policy and critic",
         "The policy's loss is no measure of progress.",
         {"policy": "loss/policy", "critic": "loss/value"},
+        "loss",
     ),
     Curve(
         "groups",
         "Rewards within a group",
         "Groups whose rewards are all equal teach nothing.",
         {"groups of equal rewards": "groups/equal_rewards", "standard deviation": "groups/reward_std"},
+        "share, or reward",
     ),
-    Curve("gradient", "Norm of the gradient", "Before it is clipped.", {"norm": "train/grad_norm"}),
-    Curve("learning_rate", "Learning rate", "", {"rate": "train/learning_rate|policy/learning_rate"}),
-    Curve("speed", "Tokens per second", "", {"tokens/s": "train/tokens_per_second|rollout/tokens_per_second"}),
+    Curve("gradient", "Norm of the gradient", "Before it is clipped.", {"norm": "train/grad_norm"}, "norm"),
+    Curve("learning_rate", "Learning rate", "", {"rate": "train/learning_rate|policy/learning_rate"}, "rate"),
+    Curve(
+        "speed",
+        "Tokens per second",
+        "Tokens that are trained on, per second of training (PPO: of the whole iteration, without its evaluation).",
+        {"tokens/s": "train/tokens_per_second|rollout/tokens_per_second"},
+        "tokens/s",
+    ),
 )
 
 
 def curves(run: RunFiles) -> list[Panel]:
-    """The charts of CURVES that the run has metrics for."""
+    """The charts of CURVES that the run has metrics for; what was measured once is a figure in a table."""
     marks = [event["step"] for event in run.events if event.get("kind") in ("warning", "alarm") and "step" in event]
-    found = []
+    found, once, terms = list[Panel](), dict[str, Points](), dict[str, str]()
     for curve in CURVES:
         series = {label: points for label, names in curve.series.items() if (points := points_of(run, names))}
         if curve.id == "monitors":
             series |= _monitors(run)
-        if series:
+        if any(len(points) > 1 for points in series.values()):
             levels = reference_lines(run) if curve.id == "reward" else {}
             chart = lines(series, "updates", curve.y, _evaluated(curve), sorted(set(marks)), run.kept_update, levels)
-            found.append(Panel(curve.id, curve.title, curve.about, chart))
-    return found
+            found.append(Panel(curve.id, curve.title, curve.about, chart, terms=_terms(run, curve.series)))
+        else:
+            for label, points in series.items():
+                title = curve.title if len(curve.series) == 1 else f"{curve.title}: {label}"
+                once[title] = points
+                terms |= _terms(run, {title: curve.series.get(label, "")})
+    return [*found, *_figures("once", "Measured once", "Too few for a curve.", once, terms)]
+
+
+def _terms(run: RunFiles, series: Mapping[str, str]) -> dict[str, str]:
+    """Definitions of a chart's series by their labels."""
+    names = {label: next((n for n in given.split("|") if run.series(n)), "") for label, given in series.items()}
+    return {label: meaning for label, name in names.items() if name and (meaning := definition(name))}
+
+
+def _figures(id: str, title: str, about: str, series: Mapping[str, Points], terms: Mapping[str, str]) -> list[Panel]:
+    """A table of series of one point each; nothing without any."""
+    rows = []
+    for label, [(update, value, *ends)] in series.items():
+        interval = f" ({figure(ends[0])} to {figure(ends[1])})" if ends else ""
+        rows.append((label, f"{figure(value)}{interval}", f"{update:,.0f}"))
+    table = Table(("", "value", "after update"), rows, frozenset({1, 2}))
+    return [Panel(id, title, about, table=table, terms=terms)] if rows else []
 
 
 def reference_lines(run: RunFiles) -> dict[str, float]:
@@ -169,9 +207,15 @@ def _evaluated(curve: Curve) -> list[str]:
 
 
 def points_of(run: RunFiles, names: str) -> Points:
-    """Points of the first of `a|b|c` that the run has, with a 95% interval where it is known."""
+    """Points of the first of `a|b|c` that the run has, with a 95% interval where it is known.
+
+    The KL of an iteration is that of the policy before its updates, and is placed there.
+    """
     for name in names.split("|"):
         if series := run.series(name):
+            if name == KL:
+                updates = [0, *(update for update, _ in series)]
+                series = [(update, value) for update, (_, value) in zip(updates, series, strict=False)]
             return _with_interval(run, name, series)
     return []
 
@@ -196,13 +240,13 @@ def over_optimisation(run: RunFiles) -> list[Panel]:
 
 
 def over_optimisation_series(run: RunFiles) -> dict[str, Points]:
-    """By scorer, (sqrt KL, gain since the start in standard deviations of the replies then) at each evaluation (Gao et
-    al. 2023, figure 1).
+    """By scorer, (sqrt KL, gain since the start in standard deviations of the replies then, the ends of its interval if
+    there is one, update) at each evaluation (Gao et al. 2023, figure 1).
     """
     distance = _distances(run)
     if not distance:
         return {}
-    names = {"reward, optimised": "eval/reward/mean", "evaluation scorer": "eval/eval_scorer"}
+    names = {OPTIMISED: "eval/reward/mean", "evaluation scorer": "eval/eval_scorer"}
     monitors = {f"{name}, watched": f"eval/monitor/{name}" for name in _monitors(run)}
     return {label: gains for label, name in (names | monitors).items() if (gains := _gains(run, name, distance))}
 
@@ -212,7 +256,7 @@ def _distances(run: RunFiles) -> dict[int, float]:
     line has that of the policy that was evaluated; only the last evaluation has the KL of its own line.
     """
     series = run.series("kl/sqrt_reference")
-    if not series:
+    if len(series) < 2:  # one iteration: its KL is of the policy before all updates
         return {}
     updates, values = [0, *(update for update, _ in series)], [value for _, value in series]
     return dict(zip(updates, [*values, values[-1]], strict=True))
@@ -222,14 +266,17 @@ def over_optimisation_chart(series: Mapping[str, Points]) -> Panel:
     """The panel of such series."""
     about = (
         "Each point is an evaluation. As the policy moves away from its reference, the reward that it is trained on "
-        "rises; where a watched scorer turns down, the policy has begun to exploit the reward: stop there."
+        "rises; where a watched scorer turns down, the policy has begun to exploit the reward: stop there. The last "
+        "point is at the distance before its iteration's updates, the last that was measured."
     )
     chart = scatter_path(series, "√KL to the reference", "gain, in standard deviations at the start")
-    return Panel("over_optimisation", "Reward against distance", about, chart)
+    trained, watched = "The reward that the policy is trained on.", "A score that the policy is not trained on."
+    terms = {label: trained if label.endswith(OPTIMISED) else watched for label in series}
+    return Panel("over_optimisation", "Reward against distance", about, chart, terms=terms)
 
 
 def _gains(run: RunFiles, name: str, distance: Mapping[int, float]) -> Points:
-    """(sqrt KL, gain, low, high) at each evaluation whose distance is known."""
+    """(sqrt KL, gain, low, high, update) at each evaluation whose distance is known."""
     series = run.series(name)
     base = "eval/reward" if name == "eval/reward/mean" else name
     stds = dict(run.series("eval/reward/std" if name == "eval/reward/mean" else f"{base}_std"))
@@ -237,7 +284,7 @@ def _gains(run: RunFiles, name: str, distance: Mapping[int, float]) -> Points:
         return []
     first, std = series[0][1], stds[series[0][0]]
     return [
-        (distance[int(x)], *((value - first) / std for value in values))
+        (distance[int(x)], *((value - first) / std for value in values), int(x))
         for x, *values in _with_interval(run, name, series)
         if x in distance
     ]
@@ -248,14 +295,18 @@ def probes(run: RunFiles) -> list[Panel]:
     groups: dict[str, dict[str, Points]] = {}
     for name in run.metric_names:
         parts = name.split("/")
-        if len(parts) != 3 or parts[0] != "eval" or parts[1] in NO_EVALUATION_SETS:
+        if len(parts) != 3 or parts[0] != "eval" or parts[1] in NO_EVALUATION_SETS or name.endswith(ENDS):
             continue
         series = run.series(name)
         fits = bool(series) and all(-1 <= y <= 1 for _, y in series)
         if fits and len(groups.setdefault(parts[1], {})) < MOST_PROBE_SERIES:
-            groups[parts[1]][parts[2]] = series
-    return [
-        Panel(f"probe_{name}", f"Evaluation set: {name}", "", lines(series, points=series))
-        for name, series in groups.items()
-        if series
-    ]
+            groups[parts[1]][parts[2]] = _with_interval(run, name, series)
+    return [panel for name, series in groups.items() if series for panel in _probe(name, series)]
+
+
+def _probe(name: str, series: dict[str, Points]) -> list[Panel]:
+    """The chart of an evaluation set, or its figures where it was measured once."""
+    title, terms = f"Evaluation set: {name}", {label: definition(f"eval/{name}/{label}") for label in series}
+    if all(len(points) == 1 for points in series.values()):
+        return _figures(f"probe_{name}", title, "", series, terms)
+    return [Panel(f"probe_{name}", title, "", lines(series, y="value", points=series), terms=terms)]

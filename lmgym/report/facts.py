@@ -3,13 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lmgym.report.charts import Points
-from lmgym.report.curves import points_of
-from lmgym.report.key_figures import total_cost
-from lmgym.report.panels import Panel, Table, duration, figure
+from lmgym.report.costs import costs
+from lmgym.report.curves import KL, points_of
+from lmgym.report.glossary import definition
+from lmgym.report.panels import Card, Panel, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 from lmgym.report.samples import shown
 from lmgym.statistics import FEW
@@ -20,6 +20,7 @@ CARDS = (
     ("accuracy above length alone", "eval/accuracy_above_length"),
     ("perplexity", "eval/perplexity"),
     ("held-out loss", "eval/nll|eval/loss"),
+    ("training loss", "train/loss"),
     ("held-out reward", "eval/reward/mean"),
     ("evaluation scorer", "eval/eval_scorer"),
     ("KL to the reference", "kl/reference"),
@@ -27,6 +28,7 @@ CARDS = (
     ("tokens of a reply", "eval/rollout/reply_tokens|eval/samples/tokens"),
 )
 """figures at the top of a report, each with its value before the first update"""
+SAME_BEFORE = "eval/length_accuracy"  # does not depend on the model
 MOST_NOTES = 200
 OUTCOMES = {
     "finished": ("good", "finished"),
@@ -42,30 +44,28 @@ CAUSES = {
 }
 
 
-@dataclass(frozen=True)
-class Card:
-    """A figure at the top: its last value, and the one before training (empty if there is none)."""
-
-    label: str
-    value: str
-    before: str = ""
-
-
 def cards(run: RunFiles) -> list[Card]:
     """The run's main figures, what it cost, and its data."""
     found = []
     for label, names in CARDS:
         for name in names.split("|"):
             if points := points_of(run, name):
-                before = figure(points[0][1]) if len(points) > 1 and name != "kl/reference" else ""
-                _, value, *ends = kept(run, points)
-                interval = f", 95%: {figure(ends[0])} to {figure(ends[1])}" if ends else ""
-                found.append(Card(f"{label}{interval}", figure(value), before))
+                found.append(_card(run, label, name, points))
                 break
-    if cost_of(run):
-        found.append(Card("cost", cost_of(run)))
+    found += costs(run)
     rows = run.record.get("data", {}).get("train_rows")
     return [*found, Card("training rows", figure(rows))] if is_number(rows) else found
+
+
+def _card(run: RunFiles, label: str, name: str, points: Points) -> Card:
+    update, value, *ends = kept(run, points)
+    if name == KL and not update:
+        return Card(label, "–", about=definition(name), note="not measured after the only iteration")
+    before = points[0][1] if len(points) > 1 and name not in (KL, SAME_BEFORE) else None
+    note = f"95%: {figure(ends[0])} to {figure(ends[1])}" if ends else ""
+    if name == KL:
+        note = f"after update {update:,.0f}, the last measured"
+    return Card(label, figure(value), figure(before) if before is not None else "", definition(name), note)
 
 
 def kept(run: RunFiles, points: Points) -> tuple[float, ...]:
@@ -79,18 +79,6 @@ def few_prompts(run: RunFiles) -> int:
     return int(prompts[-1][1]) if prompts and prompts[-1][1] < FEW else 0
 
 
-def cost_of(run: RunFiles) -> str:
-    """`1.4 GPU hours`, `12 min of CPU time`, or the time on the clock so far."""
-    cost = total_cost(run.record)
-    if cost["gpu_seconds"]:
-        return f"{duration(cost['gpu_seconds'])} of GPU time"
-    if cost["cpu_seconds"]:
-        return f"{duration(cost['cpu_seconds'])} of CPU time"
-    so_far = run.metrics[-1].get("time") if run.metrics else None
-    seconds = cost["seconds"] or (so_far if is_number(so_far) else 0)
-    return duration(seconds) if seconds else ""
-
-
 def outcome(record: Mapping[str, Any]) -> tuple[str, str]:
     """(class of the badge, words) of how a launch ended."""
     name = str(record.get("outcome", "unknown"))
@@ -100,7 +88,7 @@ def outcome(record: Mapping[str, Any]) -> tuple[str, str]:
 def ending(run: RunFiles) -> list[str]:
     """Sentences on how the run ended, and on its resumption."""
     record, updates = run.record, run.metrics[-1].get("step", 0) if run.metrics else 0
-    found = [f"{outcome(record)[1].capitalize()} after {updates:,} updates."]
+    found = [f"{outcome(record)[1].capitalize()} after {updates:,} update{'' if updates == 1 else 's'}."]
     if run.kept_update is not None:
         metric = shown(run.evaluation["best_metric"])
         found.append(
@@ -271,6 +259,6 @@ def metric_table(run: RunFiles) -> list[Panel]:
         if series := run.series(name):
             values = [value for _, value in series]
             numbers = (values[0], min(values), max(values), values[-1])
-            rows.append((shown(name), *map(figure, numbers), str(len(values))))
-    table = Table(("metric", "first", "lowest", "highest", "last", "lines"), rows, frozenset(range(1, 6)))
+            rows.append((shown(name), *map(figure, numbers), str(len(values)), definition(name)))
+    table = Table(("metric", "first", "lowest", "highest", "last", "lines", "meaning"), rows, frozenset(range(1, 6)))
     return [Panel("metrics", "Every metric", "From metrics.jsonl.", table=table, wide=True)] if rows else []

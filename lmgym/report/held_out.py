@@ -6,39 +6,39 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lmgym.report.calibration import reliability
-from lmgym.report.charts import bars, histogram, reliability_diagram
+from lmgym.report.charts import Spec, bars, histogram, reliability_diagram
 from lmgym.report.panels import Panel
 from lmgym.report.run_files import Row, RunFiles, is_number
-from lmgym.statistics import Estimate, share
+from lmgym.statistics import Estimate, mean, share
 
 GROUPS, BINS = 5, 10
-FEWEST_PAIRS = 10
+A_GROUP, A_BIN = 5, 10  # of small sets: about so many examples a bar, and a point of a reliability diagram
 NO_LABELS = ("row_id", "user_id", "score", "row", "prompt", "scores", "ranks")
 
 
 def held_out(run: RunFiles) -> list[Panel]:
     """Panels of scores.jsonl, which has a line per pair, per ranked group or per labelled reply."""
     pairs = [row for row in run.scores if is_number(row.get("chosen")) and is_number(row.get("rejected"))]
-    if len(pairs) < FEWEST_PAIRS:
+    if not pairs:
         return _other_examples(run.scores)
     chosen, rejected = (np.array([row[side] for row in pairs], dtype=float) for side in ("chosen", "rejected"))
     prompts = np.array([str(row.get("prompt", i)) for i, row in enumerate(pairs)])
-    bins = [(b.confidence, b.accuracy, b.pairs) for b in reliability(chosen, rejected)]
+    right, several = (np.sign(chosen - rejected) + 1) / 2, f"{len(pairs):,} pairs on {len(set(prompts)):,} prompts"
     panels = [
         Panel(
             "reliability",
             "Reliability",
             "A calibrated scorer lies on the dashed diagonal: of the pairs of which it "
-            "is 80% sure it gets 80% right. Below the diagonal it is overconfident. Size: number of pairs.",
-            reliability_diagram(bins),
+            "is 80% sure it gets 80% right. Below the diagonal it is overconfident. Size: number of pairs; "
+            f"vertical lines: 95% intervals over prompts. {several}.",
+            reliability_diagram(_bins(1 / (1 + np.exp(-np.abs(chosen - rejected))), right, prompts, 0.5)),
         ),
         Panel(
             "accuracy_by_margin",
             "Accuracy by margin",
-            f"{GROUPS} groups of equal size by the absolute difference "
+            "Groups of about equal size by the absolute difference "
             "of the two scores, with 95% intervals over prompts: large margins should be right more often.",
-            bars(_by_quantile(np.abs(chosen - rejected), chosen > rejected, prompts), "accuracy", 0.5),
+            _by_quantile(np.abs(chosen - rejected), chosen > rejected, prompts),
         ),
     ]
     lengths = [row.get("lengths") for row in pairs]
@@ -50,7 +50,7 @@ def held_out(run: RunFiles) -> list[Panel]:
                 "Accuracy by difference in length",
                 "Tokens of the chosen reply minus those of "
                 "the rejected one. A scorer that prefers long replies is right on the right and wrong on the left.",
-                bars(_by_quantile(longer, chosen > rejected, prompts), "accuracy", 0.5),
+                _by_quantile(longer, chosen > rejected, prompts),
             )
         )
     chart = histogram({"chosen": chosen.tolist(), "rejected": rejected.tolist()}, "score")
@@ -83,35 +83,51 @@ def _other_examples(rows: Sequence[Row]) -> list[Panel]:
 
 def _labelled_reliability(rows: Sequence[Row], names: Sequence[str]) -> list[Panel]:
     """The mean of a reply's labels against its score, where the score is a probability and labels are 0 or 1."""
-    found = [(row["score"], [row[name] for name in names if is_number(row.get(name))]) for row in rows]
-    found = [(score, labels) for score, labels in found if labels]
-    if len(found) < FEWEST_PAIRS or not all(0 <= s <= 1 and all(x in (0, 1) for x in labels) for s, labels in found):
+    found = [
+        (row["score"], labels, str(row.get("user_id", number)))
+        for number, row in enumerate(rows)
+        if (labels := [row[name] for name in names if is_number(row.get(name))])
+    ]
+    if not found or not all(0 <= score <= 1 and all(x in (0, 1) for x in labels) for score, labels, _ in found):
         return []
-    scores, means = np.array([s for s, _ in found]), np.array([np.mean(labels) for _, labels in found])
-    place = np.minimum((scores * BINS).astype(int), BINS - 1)
-    bins = [(scores[place == i], means[place == i]) for i in range(BINS)]
-    points = [(float(s.mean()), float(m.mean()), len(s)) for s, m in bins if len(s)]
+    scores, means = np.array([score for score, _, _ in found]), np.array([np.mean(labels) for _, labels, _ in found])
+    users = np.array([user for _, _, user in found])
+    points = _bins(scores, means, users, 0.0)
     about = (
         "The score is a probability. On the dashed diagonal, of the replies with a score of .6, 60% of what was asked "
-        "happened. Size: number of replies."
+        "happened. Size: number of replies; vertical lines: 95% intervals over users."
     )
     what = ", ".join(names) if len(names) < 4 else "the labels"
     chart = reliability_diagram(points, "score", f"share with {what}", 0.0)
     return [Panel("reliability", "Reliability", about, chart)]
 
 
-def _by_quantile(
-    values: NDArray[np.float64], right: NDArray[np.bool_], prompts: NDArray
-) -> list[tuple[str, float, float | None, float | None]]:
-    """(range of values, accuracy, low, high) of groups of about equal size; equal values are in one group."""
-    edges = np.unique(np.quantile(values, np.linspace(0, 1, GROUPS + 1)))
+def _bins(
+    confidence: NDArray[np.float64], right: NDArray[np.float64], units: NDArray, lowest: float
+) -> list[tuple[float, float, int, float | None, float | None]]:
+    """(mean confidence, share right, number, ends of its interval) in equal bins over [lowest, 1], without empty ones.
+
+    Few examples are in fewer bins, of about A_BIN each.
+    """
+    bins = min(BINS, max(1, len(confidence) // A_BIN))
+    place = np.minimum((bins * (confidence - lowest) / (1 - lowest)).astype(int), bins - 1)
+    points = []
+    for at in (place == i for i in np.unique(place)):
+        found = mean(right[at], units[at], (0, 1))
+        assert found.value is not None
+        points.append((float(confidence[at].mean()), found.value, int(at.sum()), found.low, found.high))
+    return points
+
+
+def _by_quantile(values: NDArray[np.float64], right: NDArray[np.bool_], prompts: NDArray) -> Spec:
+    """Accuracy by range of values, in groups of about equal size; equal values are in one group."""
+    groups = min(GROUPS, max(1, len(values) // A_GROUP))
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, groups + 1)))
     labels = [f"{a:.3g} to {b:.3g}" for a, b in pairwise(edges)] or [f"{edges[0]:.3g}"]
     place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(labels) - 1)
-    return [
-        (label, *_bar(share(right[place == i], prompts[place == i])))
-        for i, label in enumerate(labels)
-        if (place == i).any()
-    ]
+    found = {label: share(right[at], prompts[at]) for i, label in enumerate(labels) if (at := place == i).any()}
+    rows = [(label, *_bar(one)) for label, one in found.items()]
+    return bars(rows, "accuracy", 0.5, [one.rows for one in found.values()])
 
 
 def _bar(found: Estimate) -> tuple[float, float | None, float | None]:

@@ -3,7 +3,29 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(`${id}-json`).textContent);
   const charts = read("charts");
+  const make = (tag, className, text) => {
+    const element = document.createElement(tag);
+    element.className = className;
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
   const dark = matchMedia("(prefers-color-scheme: dark)");
+
+  // the names of the lines with their colours, and with their meanings when pointed at
+  function fillLegend(element, spec) {
+    const { series = [], terms = {} } = spec.usermeta ?? {};
+    if (series.length < 2 && !series.some((name) => terms[name])) return;
+    const colors = theme().range.category;
+    element.replaceChildren(...series.map((name, place) => {
+      const one = make("span", "");
+      const dot = make("i", "");
+      dot.style.background = series.length < 2 ? theme().mark.color : colors[place % colors.length];
+      const word = make(terms[name] ? "abbr" : "bdi", "", name);
+      if (terms[name]) Object.assign(word, { title: terms[name], tabIndex: 0 });
+      one.append(dot, word);
+      return one;
+    }));
+  }
 
   function theme() {
     const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -16,7 +38,6 @@
       view: { stroke: null },
       axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line,
               titleFontWeight: "normal", labelFontSize: 11, titleFontSize: 11, tickCount: 5 },
-      legend: { labelColor: soft, labelFontSize: 11, symbolStrokeWidth: 3 },
       range: { category: dark.matches ? night : light },
       mark: { color: color("--accent") },
       rule: { color: soft },
@@ -27,6 +48,7 @@
   async function draw(element) {
     const spec = structuredClone(charts[element.dataset.chart]);
     Object.assign(spec, { width: "container", autosize: { type: "fit", contains: "padding" }, config: theme() });
+    fillLegend(element.previousElementSibling, spec);
     const tooltip = { theme: dark.matches ? "dark" : "light" };
     try {
       await vegaEmbed(element, spec, { actions: false, renderer: "svg", tooltip });
@@ -47,12 +69,6 @@
   drawAll();
   dark.addEventListener("change", drawAll);
 
-  const make = (tag, className, text) => {
-    const element = document.createElement(tag);
-    element.className = className;
-    if (text !== undefined) element.textContent = text;
-    return element;
-  };
   const shown = (x) => (Math.abs(x) >= 0.01 || x === 0 ? x.toFixed(3) : x.toPrecision(2));
 
   function turn(content) {
@@ -96,6 +112,44 @@
     updates.addEventListener("change", list);
     names.addEventListener("change", show);
     list();
+  }
+
+  // pairs of replies: sorted by a change, and the first of many
+  const FIRST = 8;
+  for (const list of document.querySelectorAll(".pairs")) {
+    const inOrder = [...list.children];
+    const changes = new Map(inOrder.map((pair) => [pair, JSON.parse(pair.dataset.changes)]));
+    const label = (change) => `change of ${change.name}${change.of ? `, ${change.of}` : ""}`;
+    const labels = new Set([...changes.values()].flat().map(label));
+    const bar = make("div", "sort");
+    const all = make("button", "", `show all ${inOrder.length}`);
+    all.type = "button";
+    let open = inOrder.length <= FIRST;
+    const show = () => {
+      [...list.children].forEach((pair, place) => { pair.hidden = !open && place >= FIRST; });
+      all.hidden = open;
+    };
+    if (labels.size && inOrder.length > 1) {
+      const order = make("select", "order");
+      order.append(new Option("as in the data", ""));
+      for (const one of labels) {
+        order.append(new Option(`largest rise: ${one}`, `1 ${one}`), new Option(`largest fall: ${one}`, `-1 ${one}`));
+      }
+      order.addEventListener("change", () => {
+        const [sign, name] = [parseInt(order.value), order.value.replace(/^\S+ /, "")];
+        const by = (pair) => changes.get(pair).find((change) => label(change) === name)?.by;
+        const place = (pair) => { const found = by(pair); return found === undefined ? Infinity : -sign * found; };
+        list.append(...(order.value ? [...inOrder].sort((a, b) => place(a) - place(b) || 0) : inOrder));
+        show();
+      });
+      const named = make("label", "", "order ");
+      named.append(order);
+      bar.append(named);
+    }
+    all.addEventListener("click", () => { open = true; show(); });
+    list.before(bar);
+    list.after(all);
+    show();
   }
 
   // `lmgym watch`: ask its server for changes, and come back to the same place

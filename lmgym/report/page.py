@@ -19,7 +19,7 @@ from typing import Any
 
 import jinja2
 
-from lmgym.report import curves, facts, held_out, samples
+from lmgym.report import costs, curves, facts, held_out, samples
 from lmgym.report.panels import Section, figure
 from lmgym.report.run_files import RunFiles
 
@@ -59,7 +59,11 @@ def run_sections(run: RunFiles) -> list[Section]:
         Section("replies", "Replies", samples.replies(run)),
         Section("episodes", "Episodes, turn by turn", samples.conversations(run)),
         Section("data", "Data", facts.data(run)),
-        Section("run", "What was run", [*facts.launches(run), *facts.settings(run), *facts.metric_table(run)]),
+        Section(
+            "run",
+            "What was run",
+            [*costs.phases(run), *facts.launches(run), *facts.settings(run), *facts.metric_table(run)],
+        ),
     ]
     # after the others, which find what cannot be read
     sections.insert(0, Section("notes", "Warnings and notes", facts.notes(run)))
@@ -81,7 +85,11 @@ def render(
     `style` and `script` are added to the page's own; a script finds its panel's content in `viewers-json`.
     """
     panels = [panel for section in sections for panel in section.panels]
-    charts = {panel.id: panel.chart for panel in panels if panel.chart}
+    charts = {
+        panel.id: panel.chart | {"usermeta": panel.chart.get("usermeta", {}) | {"terms": dict(panel.terms)}}
+        for panel in panels
+        if panel.chart
+    }
     episodes = {panel.id: panel.episodes for panel in panels if panel.episodes}
     viewers = {panel.id: panel.viewer for panel in panels if panel.viewer}
     return _template().render(

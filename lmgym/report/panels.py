@@ -1,11 +1,24 @@
 """The parts of a report: a panel is a chart, a table, or replies to read; a section is a heading over panels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lmgym.report.charts import Spec
 from lmgym.report.run_files import Row
+
+
+@dataclass(frozen=True)
+class Card:
+    """A figure at the top: its last value, the one before training (empty if there is none), what it means, and a note
+    below it.
+    """
+
+    label: str
+    value: str
+    before: str = ""
+    about: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -27,7 +40,9 @@ class Panel:
     chart: Spec | None = None
     table: Table | None = None
     pairs: Sequence[Row] = ()
-    """replies before and after, see samples.py"""
+    """replies side by side, see samples.py"""
+    terms: Mapping[str, str] = field(default_factory=dict)
+    """definitions of names in the panel: shown when pointed at"""
     episodes: Sequence[Row] = ()
     viewer: Row | None = None
     """content of a viewer, which the script of its own package draws"""

@@ -53,7 +53,10 @@ SHAPES: dict[str, Callable[[Row], bool]] = {
     "metrics.jsonl": lambda row: is_number(row.get("step")),
     "events.jsonl": lambda row: is_number(row.get("step", 0)),
     "episodes": is_game,
-    "samples": lambda row: not any(isinstance(row.get(name), list | dict) for name in ("row", "task", "agent", "turn")),
+    "samples": lambda row: (
+        not any(isinstance(row.get(name), list | dict) for name in ("row", "task", "agent", "turn"))
+        and (not isinstance(row.get("replies"), list) or all(isinstance(reply, dict) for reply in row["replies"]))
+    ),
 }
 """what a line must be, by the file or its folder"""
 

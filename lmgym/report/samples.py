@@ -1,4 +1,4 @@
-"""Replies to read: to the same prompts before and after training, and whole episodes turn by turn."""
+"""Replies to read: to the same prompts before and after training or of several runs, and whole episodes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -9,7 +9,7 @@ from lmgym.report.charts import histogram
 from lmgym.report.panels import Panel, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 
-MOST_PAIRS, MOST_EPISODES, MOST_UPDATES = 16, 8, 6
+MOST_PAIRS, MOST_EPISODES, MOST_UPDATES = 40, 8, 6
 MOST_HISTOGRAMS = 4
 LONGEST = 3000  # characters of a text
 
@@ -22,48 +22,108 @@ def shown(text: Any) -> str:
 
 
 def replies(run: RunFiles) -> list[Panel]:
-    """Replies before and after training, side by side, with every score."""
+    """Replies before and after training, or a data set's replies with their scores then, side by side."""
     found = _first_and_last(run)
     if not found:
         return []
     first, last = min(found), max(found)
-    return [_pairs(found[first], found[last], first, last)]
+    old = {_key(row): row for row in found[first]} if first != last else {}
+    chosen = _first_turns(found[last])
+    rows = [_before_and_after(old.get(_key(row)), row) for row in chosen[:MOST_PAIRS]]
+    of_data = any(isinstance(row.get("replies"), list) for row in chosen)
+    what = "Replies of held-out rows, with their scores" if of_data else "Replies to held-out prompts"
+    number = f"The first {len(rows)} of {len(chosen):,}" if len(chosen) > len(rows) else f"{len(rows)}"
+    if first == last:
+        return [Panel("replies", what, f"{number}, after {last:,} updates.", pairs=rows, wide=True)]
+    title = f"{what} before and after training" if of_data else "Replies before and after training"
+    about = f"{number} held-out {'rows' if of_data else 'prompts'}, after {first:,} and after {last:,} updates."
+    return [Panel("replies", title, about, pairs=rows, wide=True)]
 
 
 def _first_and_last(run: RunFiles) -> dict[int, list[Row]]:
-    """Rows of the first and of the last evaluation, by update."""
+    """Rows of the first evaluation and of that of the model that is kept, or of the last, by update."""
     kind = "evaluation" if run.sample_updates("evaluation") else ""
     updates = run.sample_updates(kind)
-    return {update: rows for update in updates[:1] + updates[-1:] if (rows := run.samples(kind, update))}
+    kept = [update for update in updates if update == run.kept_update] or updates[-1:]
+    return {update: rows for update in updates[:1] + kept if (rows := run.samples(kind, update))}
 
 
-def _pairs(before: Sequence[Row], after: Sequence[Row], first: int, last: int) -> Panel:
-    old = {_key(row): row for row in before}
-    rows: list[Row] = []
-    for row in [row for row in after if not row.get("turn")][:MOST_PAIRS]:
-        then = old.get(_key(row)) if first != last else None
-        if isinstance(row.get("replies"), list):
-            rows.append({"prompt": prompt_of(row), "given": _given(then, row)})
-        else:
-            rows.append({"prompt": prompt_of(row), "before": _reply(then), "after": _reply(row)})
-    title = "Replies before and after training" if first != last else "Replies to held-out prompts"
-    about = f"The same held-out prompts, after {first:,} and after {last:,} updates, with every score."
-    return Panel("replies", title, about if first != last else f"After {last:,} updates.", pairs=rows, wide=True)
+def _first_turns(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if not row.get("turn")]
+
+
+def _before_and_after(before: Row | None, after: Row) -> Row:
+    """A prompt with its replies as sides, and the change of the reward, of the margin or of the score."""
+    if isinstance(after.get("replies"), list):
+        return {"prompt": prompt_of(after), "sides": _given(before, after), "changes": _change(before, after)}
+    sides = [_reply(row) | {"name": name} for name, row in (("before", before), ("after", after)) if row is not None]
+    return {"prompt": prompt_of(after), "sides": sides, "changes": _change(before, after)}
+
+
+def compared(runs: Mapping[str, RunFiles]) -> list[Panel]:
+    """Replies of several runs to the same held-out prompts side by side, of the model of each that is kept."""
+    of_runs, updates = [], []
+    for name, run in runs.items():
+        found = _first_and_last(run)
+        if not found:
+            return []
+        updates.append(f"{name} after {max(found):,}")
+        of_runs.append({(*_key(row), str(row.get("prompt"))): row for row in _first_turns(found[max(found)])})
+    shared = [key for key in of_runs[0] if all(key in rows for rows in of_runs)]
+    rows = [_side_by_side({name: rows[key] for name, rows in zip(runs, of_runs, strict=True)}) for key in shared]
+    if not rows:
+        return []
+    number = f"The first {MOST_PAIRS} of {len(rows):,}" if len(rows) > MOST_PAIRS else f"{len(rows)}"
+    about = f"{number} held-out rows that all runs have; updates: {', '.join(updates)}."
+    return [Panel("replies", "Replies side by side", about, pairs=rows[:MOST_PAIRS], wide=True)]
+
+
+def _side_by_side(rows: Mapping[str, Row]) -> Row:
+    (base, first), *others = rows.items()
+    changes = [change | {"of": f"{name} − {base}"} for name, row in others for change in _change(first, row)]
+    if not isinstance(first.get("replies"), list):
+        return {
+            "prompt": prompt_of(first),
+            "sides": [_reply(row) | {"name": name} for name, row in rows.items()],
+            "changes": changes,
+        }
+    sides = []
+    for number, reply in enumerate(first["replies"]):
+        scores = [
+            (name, row["replies"][number]["score"])
+            for name, row in rows.items()
+            if number < len(row.get("replies") or ()) and is_number(row["replies"][number].get("score"))
+        ]
+        sides.append({"name": shown(reply.get("name")), "text": shown(reply.get("text")).strip(), "scores": scores})
+    return {"prompt": prompt_of(first), "sides": sides, "changes": changes}
+
+
+def _change(before: Row | None, after: Row) -> list[Row]:
+    """The change of what a row is judged by, with its name: the margin of a pair, a reply's score, or the reward."""
+    then, now = ({} if row is None else _judged(row) for row in (before, after))
+    return [{"name": name, "by": value - then[name]} for name, value in now.items() if name in then][:1]
+
+
+def _judged(row: Row) -> dict[str, float]:
+    if not isinstance(row.get("replies"), list):
+        return scores_of(row)
+    scores = [score for reply in row["replies"] if is_number(score := reply.get("score"))]
+    if len(scores) != len(row["replies"]) or len(scores) not in (1, 2):
+        return {}
+    return {"score": scores[0]} if len(scores) == 1 else {"margin": scores[0] - scores[1]}
 
 
 def prompt_of(row: Row) -> str:
     """The prompt, without the "Bot:" at its end that the reply would follow."""
-    return shown(str(row.get("prompt", "")).removesuffix("\nBot:"))
+    return shown(str(row.get("prompt", "")).removesuffix("\nBot:")).strip()
 
 
 def _key(row: Row) -> tuple[Any, ...]:
     return row.get("row", row.get("task")), row.get("agent"), row.get("turn", 0)
 
 
-def _reply(row: Row | None) -> Row | None:
+def _reply(row: Row) -> Row:
     """The text, and (name, figure) of every score."""
-    if row is None:
-        return None
     scores = [(name, value) for name, value in scores_of(row).items()]
     notes = [f"{row['tokens']} tokens"] if is_number(row.get("tokens")) else []
     if row.get("finish") == "length":
@@ -76,15 +136,12 @@ def _reply(row: Row | None) -> Row | None:
 def _given(before: Row | None, after: Row) -> list[Row]:
     """Replies of the data, with a reward model's scores before and after."""
     then = before["replies"] if before else [{}] * len(after["replies"])
-    return [
-        {
-            "name": shown(r.get("name")),
-            "text": shown(r.get("text")).strip(),
-            "before": b.get("score"),
-            "after": r.get("score"),
-        }
-        for b, r in zip(then, after["replies"], strict=False)
-    ]
+    sides = []
+    for old, new in zip(then, after["replies"], strict=False):
+        was = [("score before", old["score"])] if is_number(old.get("score")) else []
+        now = [("after" if was else "score", new["score"])] if is_number(new.get("score")) else []
+        sides.append({"name": shown(new.get("name")), "text": shown(new.get("text")).strip(), "scores": [*was, *now]})
+    return sides
 
 
 def scores_of(row: Row) -> dict[str, float]:
@@ -196,7 +253,6 @@ def _seen(turn: Row) -> str:
 
 def _turn(row: Row) -> Row:
     reply = _reply(row)
-    assert reply is not None
     advantage = row.get("advantage")
     if is_number(advantage):
         reply["scores"] = [*reply["scores"], ("advantage", advantage)]

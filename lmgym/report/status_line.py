@@ -38,7 +38,7 @@ class StatusLine:
 
     def begin(self, done: int) -> None:
         """Starts the clock of the time left, with the steps that are done already."""
-        self._first = self._done = done
+        self.first = self._done = done
         self._began = self._changed = time.monotonic()
 
     def update(self, done: int | None = None, doing: str | None = None, figures: Sequence[str] | None = None) -> None:
@@ -62,7 +62,7 @@ class StatusLine:
             say(", ".join(self._parts(now)), error=True)
 
     def _parts(self, now: float) -> list[str]:
-        made, left = self._done - self._first, self.total - self._done
+        made, left = self._done - self.first, self.total - self._done
         per_step = (self._changed - self._began) / made if made else None
         remaining = [] if per_step is None or not left else [f"{clock(per_step * left - (now - self._changed))} left"]
         counts = f"{self._doing or self.name}: {self._done:,}/{self.total:,} {self.unit}"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import STORAGE_FULL, InputError, RunStopped, shown, shown_path
+from lmgym.errors import STORAGE_FULL, InputError, RunStopped, found_from, shown, shown_path
 from lmgym.masking import mask_keys, masked
 
 # full, over a quota or the maximum file size, read-only, broken
@@ -141,5 +141,6 @@ def run_folder(name: str) -> Path:
         found = f"; its folders with runs: {', '.join(map(str, near[:5]))}" if near else ""
         raise InputError(
             f"{shown(name)} has no run.json{found}; needed: the output folder of a run (lmgym runs lists them)"
+            f"{'' if folder.exists() else found_from(name)}"
         )
     return folder

@@ -13,48 +13,23 @@ import re
 import sys
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lmgym.console import printed_line, reader_may_leave, say
 from lmgym.errors import InputError, RunStopped, ServerError, bounded, nearest, one_line, shown
+from lmgym.runs.known_flags import answer
 from lmgym.runs.locks import refuse_if_held
 
 T = TypeVar("T")
 
+USAGE = "LMGYM_USAGE"
+"""environment variable of the command that launched an experiment, without its flags"""
 FLAG = re.compile(r"--[A-Za-z_]")
-# names in other libraries, and ours; the first that the experiment has is suggested
-SYNONYMS = {
-    "lr": ("learning_rate",),
-    "wd": ("weight_decay",),
-    "bs": ("global_batch",),
-    "batch_size": ("global_batch",),
-    "train_batch_size": ("global_batch",),
-    "per_device_train_batch_size": ("micro_batch",),
-    "minibatch_size": ("micro_batch",),
-    "num_epochs": ("epochs",),
-    "num_train_epochs": ("epochs",),
-    "steps": ("max_updates",),
-    "max_steps": ("max_updates",),
-    "total_steps": ("max_updates",),
-    "kl_coef": ("init_kl_coef",),
-    "beta": ("init_kl_coef", "adam_beta2"),
-    "gae_lambda": ("lam",),
-    "clip_range": ("cliprange",),
-    "lora_r": ("lora_rank",),
-    "model_name_or_path": ("model",),
-    "output_dir": ("output",),
-    "data": ("dataset", "prompts"),
-    "dataset": ("prompts",),
-    "loss_type": ("loss",),
-    "desirable_weight": ("liked_weight",),
-    "undesirable_weight": ("disliked_weight",),
-    "simpo_gamma": ("gamma",),
-    "ref_model": ("reference",),
-}
 # a launcher kills the other ranks once one exits: they give rank 0 this long to print the error
 HEAD_START_SECONDS = 5.0
-LONGEST_FLAG = 80
+LONGEST_FLAG, MOST_UNKNOWN = 80, 40
+"""characters of an unknown flag, and flags, that are printed"""
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -66,18 +41,21 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
     rank exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    hints = _flag_types(config)
+    hints = flag_types(config)
     if "-h" in arguments or "--help" in arguments:
         _help(config)
     try:
+        pairs = _split(arguments)
+        _refuse_unknown((flag for flag, _ in pairs), hints)
         # a dict: the last of repeated flags counts
-        given = dict(_read(flag, values, hints) for flag, values in _split(arguments))
+        given = dict(read_flag(flag, values, hints) for flag, values in pairs)
         changed = rebuild(config, given)
         if refuse_unread := getattr(changed, "refuse_unread", None):
             refuse_unread(given)
         if with_given := getattr(changed, "with_given", None):
             changed = with_given(given)
-        output, dry = getattr(changed, "output", None), getattr(getattr(changed, "run", None), "dry_run", False)
+        run = getattr(changed, "run", changed)
+        output, dry = getattr(run, "output", None), getattr(run, "dry_run", False)
         if output and not dry and _is_main():
             refuse_if_held(output)  # before libraries and data are loaded; the run takes the lock later
     except (InputError, RunStopped) as error:
@@ -100,7 +78,7 @@ def _fields(config: object) -> list[tuple[str, object]]:
     return [(field.name, getattr(config, field.name)) for field in dataclasses.fields(config)]  # type: ignore[arg-type]
 
 
-def _flag_types(config: object) -> dict[str, Any]:
+def flag_types(config: object) -> dict[str, Any]:
     """The annotation of every flag. Asserts that names are unique and not reserved, and that groups nest once."""
     hints = dict(get_type_hints(type(config)))
     for _, value in _fields(config):
@@ -125,6 +103,8 @@ def exit_with_error(error: InputError | RunStopped | ServerError) -> NoReturn:
             say(line, error=True)  # whole: it quotes no input, and says where the checkpoint is
         else:
             say(bounded(line), error=True)
+            for detail in error.details if isinstance(error, InputError) else ():
+                say(f"  {bounded(printed_line(detail))}", error=True)
     else:
         time.sleep(HEAD_START_SECONDS)
     distributed = sys.modules.get("torch.distributed")
@@ -140,13 +120,13 @@ def _is_main() -> bool:
 
 
 def _help(config: object) -> NoReturn:
-    """Prints the help and exits with 0."""
+    """Prints the help and exits with 0. USAGE in the environment is the command to show in its usage line."""
     import tyro  # imported only when needed
 
     markers = (tyro.conf.OmitArgPrefixes,)
     arguments = {"default": config, "args": ["--help"], "config": markers, "use_underscores": True}
     with reader_may_leave():
-        tyro.cli(type(config), **arguments, console_outputs=_is_main())  # type: ignore[call-overload]
+        tyro.cli(type(config), **arguments, prog=os.environ.get(USAGE), console_outputs=_is_main())  # type: ignore[call-overload]
     raise SystemExit(0)
 
 
@@ -164,32 +144,50 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
     return [(flag, values) for flag, values in pairs if flag != "--local_rank" or len(values) > 1]
 
 
-def _read(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, object]:
-    """The field that a flag names, and its value. Raises InputError for an unknown flag or an unsuitable value."""
+def _refuse_unknown(flags: Iterable[str], hints: dict[str, Any]) -> None:
+    """Raises InputError for all flags that the experiment does not have, with what to write in place of each."""
+    unknown = [flag for flag in dict.fromkeys(flags) if not _field_of(flag, hints)]
+    if not unknown:
+        return
+    advice = [f"{one_line(flag, LONGEST_FLAG)}{_advice(flag[2:], hints)}" for flag in unknown[:MOST_UNKNOWN]]
+    if len(unknown) == 1:
+        raise InputError(f"unknown flag {advice[0]} (--help lists them all)")
+    if len(unknown) > MOST_UNKNOWN:
+        advice.append(f"and {len(unknown) - MOST_UNKNOWN:,} more")
+    error = InputError(f"{len(unknown):,} unknown flags (--help lists those that there are)")
+    error.details = advice
+    raise error
+
+
+def _field_of(flag: str, hints: dict[str, Any]) -> str | None:
+    """The field that a flag names, also as `--no_name` of a boolean; None if there is none."""
     name = flag.removeprefix("--")
     negated = name.removeprefix("no_")
-    if name not in hints and _is_bool(hints.get(negated)):
+    return name if name in hints else negated if _is_bool(hints.get(negated)) else None
+
+
+def _advice(name: str, hints: dict[str, Any]) -> str:
+    """What to write in place of an unknown flag: by its name elsewhere, its initials (`gb`) or spelling."""
+    if known := answer(name, hints):
+        return f": {known}"
+    flags = [*hints, *(f"no_{key}" for key, hint in hints.items() if _is_bool(hint))]
+    initials = {"".join(word[:1] for word in flag.split("_")): flag for flag in reversed(flags)}
+    near = initials.get(name) or nearest(name, flags)
+    return f"; did you mean --{near}?" if near else ""
+
+
+def read_flag(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, object]:
+    """The field that a known flag names, and its value. Raises InputError for an unsuitable value."""
+    name = _field_of(flag, hints)
+    assert name is not None, "unknown flags are refused before"
+    if flag != f"--{name}":
         if values:
-            raise InputError(f"{flag} takes no value; found {shown(' '.join(values))}; write --{negated} true or false")
-        return negated, False
-    if name not in hints:
-        known = [*hints, *(f"no_{key}" for key, hint in hints.items() if _is_bool(hint))]
-        likely = _likely_flag(name[:LONGEST_FLAG], known)
-        raise InputError(
-            f"unknown flag {one_line(flag, LONGEST_FLAG)}; did you mean --{likely}? (--help lists them all)"
-        )
+            raise InputError(f"{flag} takes no value; found {shown(' '.join(values))}; write --{name} true or false")
+        return name, False
     if [value.lower() for value in values] == ["none"] and type(None) in get_args(hints[name]):
         return name, None
     parse = _parse_bool if _is_bool(hints[name]) else _parse_with_tyro
     return name, parse(flag, values, hints[name])
-
-
-def _likely_flag(name: str, known: Sequence[str]) -> str:
-    """The most likely flag: by its name in other libraries, by its initials (`gb`), or by similar spelling."""
-    if synonym := next((flag for flag in SYNONYMS.get(name, ()) if flag in known), None):
-        return synonym
-    initials = {"".join(word[:1] for word in flag.split("_")): flag for flag in reversed(known)}
-    return initials.get(name) or nearest(name, known, 0) or known[0]
 
 
 def _is_bool(hint: Any) -> bool:

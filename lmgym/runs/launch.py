@@ -27,7 +27,7 @@ def ends_process() -> bool:
     return _launched
 
 
-def launch(main: Callable[[], None]) -> None:
+def launch(main: Callable[[], object]) -> None:
     """Runs `main`, as the last statement of a script.
 
     Prints a user's error on rank 0 only, and exits with its code on every rank.

@@ -9,18 +9,45 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 
 from lmgym.config import Range
 from lmgym.console import say
-from lmgym.errors import InputError, did_you_mean, shown, shown_path
+from lmgym.errors import InputError, did_you_mean, found_from, shown, shown_path
+from lmgym.runs.flags import USAGE
 from lmgym.runs.launch import STAGES
 
 APPS = Path(__file__).parents[1] / "apps"
 MOST_PROCESSES = 1024
 HELP = {"-h", "--help"}
+
+
+class Form(NamedTuple):
+    """A word after `lmgym train`: its stage, the experiment that runs if none is named, and flags before the user's."""
+
+    stage: str
+    experiment: str
+    flags: tuple[str, ...] = ()
+
+
+FORMS = {
+    "reward": Form("reward", "hh_pairwise"),
+    "sft": Form("sft", "chat"),
+    "preference": Form("preference", "dpo"),
+    "dpo": Form("preference", "dpo"),
+    "kto": Form("preference", "kto_thumbs"),
+    "ppo": Form("ppo", "hh_harmless"),
+    "grpo": Form("ppo", "hh_harmless", ("--method", "grpo")),
+    "rloo": Form("ppo", "hh_harmless", ("--method", "rloo")),
+}
+OTHER_NAMES = {
+    **dict.fromkeys(("rm", "reward_model", "reward-model", "reward_modeling"), "reward"),
+    **{loss: f"dpo --loss {loss}" for loss in ("ipo", "simpo", "orpo", "bon")},
+    **{method: f"grpo --method {method}" for method in ("dapo", "gspo", "cispo", "dr_grpo", "reinforce_pp", "rft")},
+}
+"""names elsewhere of what a word and a flag do"""
 
 
 def experiments(stage: str) -> dict[str, Path]:
@@ -49,10 +76,13 @@ def list_experiments(formatter: click.HelpFormatter) -> None:
         formatter.write_dl([(stage, ", ".join(experiments(stage))) for stage in STAGES])
 
 
-def describe_experiments(formatter: click.HelpFormatter, stage: str) -> None:
-    """Adds the experiments of a stage, with their summaries, to a help text."""
-    with formatter.section("Experiments"):
-        formatter.write_dl([(name, summary(path)) for name, path in experiments(stage).items()])
+def describe_experiments(formatter: click.HelpFormatter, word: str) -> None:
+    """Adds the experiments of a word of `lmgym train`, with their summaries, to a help text."""
+    form = FORMS[word]
+    with formatter.section(f"Experiments (without one: {form.experiment})"):
+        formatter.write_dl([(name, summary(path)) for name, path in experiments(form.stage).items()])
+    with formatter.section("Flags"):
+        formatter.write_text(f"`lmgym train {word} {form.experiment} --help` lists those of {form.experiment}.")
 
 
 def find_experiment(name: str, stages: Iterable[str] = STAGES) -> Path:
@@ -66,11 +96,44 @@ def find_experiment(name: str, stages: Iterable[str] = STAGES) -> Path:
     if name.endswith(".py") or "/" in name:
         path = Path(os.path.expanduser(name))
         if not os.path.isfile(path):
-            raise InputError(f"there is no experiment file {shown_path(name)}; {available}")
+            raise InputError(f"there is no experiment file {shown_path(name)}; {available}{found_from(name)}")
         return path
     if other := next((stage for stage in STAGES if name in experiments(stage)), None):
         raise InputError(f"{name} is an experiment of another stage; needed: lmgym train {other} {name}")
-    raise InputError(f"there is no experiment {shown(name)}; {did_you_mean(name, known)}{available}")
+    of_data = ", and no such file of data" if Path(name).suffix else ""
+    raise InputError(f"there is no experiment {shown(name)}{of_data}; {did_you_mean(name, known)}{available}")
+
+
+def command_for(word: str) -> str | None:
+    """The command of a word that is none itself: a method, or an experiment without its stage."""
+    if word in FORMS or word in OTHER_NAMES:
+        return f"lmgym train {OTHER_NAMES.get(word, word)}"
+    stage = next((stage for stage in STAGES if word in experiments(stage)), None)
+    return stage and f"lmgym train {stage} {word}"
+
+
+def choose_experiment(word: str, words: Sequence[str]) -> tuple[Path, list[str]]:
+    """The file and the flags of `lmgym train WORD WORDS`, which begin with an experiment, with data or with a flag.
+
+    Prints which experiment runs if none is named. Raises InputError for a first word that is none of these.
+    """
+    form, first = FORMS[word], words[0]
+    is_data = first not in experiments(form.stage) and _is_data(first)
+    if not is_data and not first.startswith("-"):
+        return find_experiment(first, [form.stage]), [*form.flags, *words[1:]]
+    say(f"experiment: {form.experiment} (lmgym train {word} --help describes the others)")
+    data = [f"--{'prompts' if form.stage == 'ppo' else 'dataset'}", first] if is_data else [first]
+    return experiments(form.stage)[form.experiment], [*form.flags, *data, *words[1:]]
+
+
+def _is_data(word: str) -> bool:
+    """True for files and folders, but for those of Python, for several separated by commas, and for hub ids."""
+    if word.startswith("-") or word.endswith(".py"):
+        return False
+    if "," in word or os.path.exists(os.path.expanduser(word)):
+        return True
+    owner, slash, name = word.partition("/")
+    return bool(slash and owner and name) and "/" not in name and owner not in (".", "~") and not Path(owner).exists()
 
 
 def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) -> NoReturn:
@@ -81,6 +144,8 @@ def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) ->
     """
     asks_for_help = bool(HELP & set(flags))
     if asks_for_help:
+        stage = next((stage for stage in STAGES if experiments(stage).get(file.stem) == file), None)
+        os.environ[USAGE] = f"lmgym train {stage} {file.stem}" if stage else f"lmgym launch {file}"
         command = [sys.executable, str(file), *flags]
     else:
         refuse_wrong_deepspeed(flags)

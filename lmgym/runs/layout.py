@@ -16,11 +16,11 @@ RUN_FILES = (
     *("rejected.jsonl", "evaluation.json", "scores.jsonl", "held_out.jsonl", "report.html", "tensorboard", "rounds"),
     NON_FINITE,
 )
-"""everything that a stage writes to its folder: a new run in the folder renames these"""
+"""everything that a stage writes to its folder: a run that begins again renames these"""
 
 
 def rename_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
-    """Renames a former run's files to the first free number; returns the new path of each.
+    """Renames the files of a former run, which is unfinished, to the first free number; returns the new path of each.
 
     For a resumed run the results stay, its record and logs are copied (after a kill in here, the run must still be
     found and resumed), and its report of a non-finite loss is renamed, because it no longer holds. A former run whose

@@ -1,9 +1,11 @@
 """The one place that makes a run's paths absolute, so that code of users that changes the folder changes nothing."""
 
 import os
+from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from lmgym.console import print_as_given
+from lmgym.errors import InputError, shown_path
 from lmgym.runs.flags import flatten, rebuild
 
 
@@ -31,7 +33,20 @@ WORDS = ("head",)  # a critic that is none of a folder
 def with_absolute_paths(config: T) -> T:
     """The config with absolute paths; they are printed as they were given. Names that are no path here stay."""
     given = flatten(config) | {"output": config.output}
+    _refuse_exchanged(given)
     return rebuild(config, {name: absolute_items(name, value) for name, value in given.items() if name in PATHS})
+
+
+def _refuse_exchanged(given: Mapping[str, object]) -> None:
+    """Raises InputError if the model is a file and the data a model's folder."""
+    model = str(given.get("model", ""))
+    for name in ("dataset", "prompts"):
+        data = str(given.get(name) or "")
+        if os.path.isfile(os.path.expanduser(model)) and os.path.isfile(os.path.expanduser(f"{data}/config.json")):
+            raise InputError(
+                f"--model {shown_path(model)} is a file and --{name} {shown_path(data)} a model's folder; needed, the "
+                f"other way round: --model {shown_path(data)} --{name} {shown_path(model)}"
+            )
 
 
 def absolute_items(setting: str, value: object) -> object:

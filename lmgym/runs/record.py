@@ -63,6 +63,16 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
+def peak_memory() -> dict[str, float]:
+    """The most memory that this process has held, GiB: its own, and on its GPU that of torch's tensors."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    found = {"peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        found["peak_gpu_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return {name: round(value, 3) for name, value in found.items()}
+
+
 def timestamp() -> str:
     """The current time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,29 +1,35 @@
-"""The start of a run: from scratch, or from the newest valid checkpoint of the same run; never from another run's.
+"""The start of a run: its folder, and the newest valid checkpoint of the same run to resume from; never another run's.
 
-The same command resumes a stopped run. A command that differs in settings, data, engine or ranks is refused with the
+The same command resumes a stopped run in its folder. A finished run stays as it is: the next one is in OUTPUT/2,
+OUTPUT/3, ... (`_choose_folder`). A stopped run of other data, another engine or other ranks is refused with the
 difference.
 """
 
 import json
+import re
 import shlex
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from lmgym.distributed.ranks import all_gather_objects, rank, world_size
-from lmgym.errors import InputError, RunStopped, shown_path
+from lmgym.errors import InputError, RunStopped, one_line, shown, shown_path
+from lmgym.masking import MASK
 from lmgym.runs.checkpoint_files import Checkpoint, loading, newest_owner
 from lmgym.runs.checkpoints import Checkpoints
 from lmgym.runs.files import read_json
 from lmgym.runs.layout import RUN_FILES
-from lmgym.runs.locks import FolderLock
+from lmgym.runs.locks import FolderLock, cannot_write, is_free
 from lmgym.runs.paths import absolute_items
-from lmgym.runs.record import versions
+from lmgym.runs.record import REDACTED, redact, versions
 
 Resume = Literal["auto", "never"]
 FOLDER = "checkpoints"
+NUMBER = re.compile("[1-9][0-9]{0,8}")
+"""name of the folder of a later run, in that of the first"""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Start:
     lock: FolderLock | None = None
     notes: tuple[str, ...] = ()
     """for the user"""
+    folder: Path = Path()
+    """that of the run"""
 
     @property
     def resumed_at(self) -> int | None:
@@ -42,25 +50,113 @@ class Start:
         return self.checkpoint.step if self.checkpoint else None
 
 
-def find_start(folder: str | Path, facts: Mapping[str, Any], resume: Resume = "auto", reshard: bool = False) -> Start:
-    """Locks the folder and chooses the start. Collective: rank 0 chooses, and all ranks get its choice or its error.
+def find_start(
+    output: str | Path,
+    facts: Mapping[str, Any],
+    resume: Resume = "auto",
+    reshard: bool = False,
+    is_default: bool = False,
+) -> Start:
+    """Locks the run's folder and chooses the start. Collective: rank 0 chooses, and all ranks get its choice or error.
 
-    Raises RunStopped (exit 73) if another run holds the folder; InputError if the newest checkpoint has other facts, or
-    if a new run would read files that it renames.
+    `is_default`: the user did not name `output`, the folder of the experiment. Raises RunStopped (exit 73) if another
+    process holds the folder; InputError if the newest checkpoint has other facts, if a new run would read files that it
+    renames, or if an output that the user named holds a finished run.
     """
     lock, start, error = None, None, None
     if rank() == 0:
         try:
+            folder, notes = _choose_folder(Path(output), facts, resume, reshard, is_default)
             lock = FolderLock(folder)
-            start = _choose_start(Path(folder), facts, resume, reshard)
+            start = _choose_start(folder, facts, resume, reshard)
+            start = replace(start, notes=(*notes, *start.notes))
         except (InputError, RunStopped) as caught:
             error = caught
+        except OSError as caught:
+            error = cannot_write(output, caught)
     start, error = all_gather_objects((start, error))[0]
     if error:
         if lock:
             lock.release()
         raise error
     return replace(start, lock=lock)
+
+
+def _choose_folder(
+    output: Path, facts: Mapping[str, Any], resume: Resume, reshard: bool, is_default: bool
+) -> tuple[Path, list[str]]:
+    """The folder of a run, OUTPUT or OUTPUT/N, and notes on it.
+
+    It is that of the last run of this command, if that is unfinished. Otherwise it is a new one: with a number if the
+    last run is finished, can be resumed, or still runs. An output that the user named is never replaced by a number
+    unasked, because other commands may read the results in it: InputError if it holds a finished run.
+    """
+    runs = [folder for folder in run_folders(output) if any((folder / name).exists() for name in RUN_FILES)]
+    records = {folder: _read_record(folder / "run.json") for folder in runs}
+    changes = {folder: _changed_settings(record, facts, reshard) for folder, record in records.items()}
+    if not runs:
+        return output, []
+    newest = runs[-1]
+    if resume == "auto":
+        own = next((folder for folder in reversed(runs) if not changes[folder]), None)
+        if own is not None and not _is_finished(records[own]):
+            return own, []
+        if not is_default and output in runs:
+            if _is_finished(records[output]):
+                raise InputError(
+                    f"{shown_path(output)} holds a finished run, which is never replaced; needed: another --output, no "
+                    "--output (each run then has a folder of its own), or --resume never for a new run in a numbered "
+                    "folder in it"
+                )
+            return output, []
+        if not _is_occupied(newest, records[newest]):
+            return newest, []
+    folder = output / str(1 + max(int(path.name) if path != output else 1 for path in run_folders(output)))
+    note = f"{shown_path(output)} holds {len(runs)} run{'s' * (len(runs) != 1)} already (`lmgym runs` lists them)"
+    if resume == "auto" and not _is_finished(records[newest]):
+        note += f", the last one unfinished and with other settings ({one_line('; '.join(changes[newest]))})"
+    return folder, [f"{note}: this one has a folder of its own"]
+
+
+def run_folders(output: Path) -> list[Path]:
+    """A run's folder and those of later runs in it, in the order of their numbers; they may hold no run."""
+    numbers: list[int] = []
+    with suppress(OSError):
+        numbers = [int(path.name) for path in output.iterdir() if NUMBER.fullmatch(path.name) and path.is_dir()]
+    return [output, *(output / str(number) for number in sorted(numbers) if number > 1)]
+
+
+def _is_finished(record: Mapping[str, Any]) -> bool:
+    return record.get("outcome") == "finished"
+
+
+def _is_occupied(folder: Path, record: Mapping[str, Any]) -> bool:
+    """True if a run of another command must leave the folder as it is."""
+    return _is_finished(record) or newest_owner(folder / FOLDER) is not None or not is_free(folder)
+
+
+def _changed_settings(record: Mapping[str, Any], facts: Mapping[str, Any], reshard: bool) -> list[str]:
+    """The settings of a recorded run that are not those of this command: without them, it is a run of this command.
+
+    The launch may differ (`_refuse_difference` says so), and settings that only one of two versions of lmgym has.
+    """
+    before, now = record.get("config"), redact(facts["settings"])
+    if not isinstance(before, Mapping):
+        return []
+    ranks = facts["ranks"]
+    # of few rows, the batch follows from the ranks
+    launch = (
+        {"deepspeed", "micro_batch", "global_batch"}
+        if reshard or record.get("world_size", ranks) != ranks
+        else {"deepspeed"}
+    )
+    names = (now.keys() & before.keys()) - launch
+    was = {name: absolute_items(name, before[name]) for name in now if name in names}
+    return [
+        f"{name} was {shown(value)}, now {shown(now[name])}"
+        for name, value in was.items()
+        if value != now[name] and not any(mark in str(value) for mark in (MASK, REDACTED))
+    ]
 
 
 def _choose_start(folder: Path, facts: Mapping[str, Any], resume: Resume, reshard: bool) -> Start:
@@ -70,11 +166,11 @@ def _choose_start(folder: Path, facts: Mapping[str, Any], resume: Resume, reshar
     notes: list[str] = []
     if resume == "auto" and not isinstance(run_id, str):
         _refuse_unknown_owner(folder)
-    elif resume == "auto" and former.get("outcome") != "finished":
+    elif resume == "auto" and not _is_finished(former):
         checkpoint, notes = Checkpoints(folder / FOLDER, run_id).newest()
     if checkpoint is None:
         _refuse_own_results(folder, facts["settings"])
-        return Start(uuid.uuid4().hex, notes=tuple(notes))
+        return Start(uuid.uuid4().hex, notes=tuple(notes), folder=folder)
     with loading(checkpoint.path):
         _refuse_difference(folder, checkpoint, facts, reshard)
         changed = [
@@ -84,7 +180,7 @@ def _choose_start(folder: Path, facts: Mapping[str, Any], resume: Resume, reshar
         ]
     if changed:
         notes.append(f"the checkpoint was written with {', '.join(changed)}: results may differ in the last digits")
-    return Start(run_id, checkpoint, notes=(*notes, f"resuming from {checkpoint.path}"))
+    return Start(run_id, checkpoint, notes=(*notes, f"resuming from {checkpoint.path}"), folder=folder)
 
 
 def _refuse_own_results(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -117,8 +213,7 @@ def _refuse_unknown_owner(folder: Path) -> None:
     fault = "cannot be read" if (folder / "run.json").exists() else "is missing"
     raise InputError(
         f"{folder} holds checkpoints, the newest {path}, and its run.json, which names their run, {fault}; to resume "
-        f"from them: {restore}; to start from scratch: --resume never (they are kept as {FOLDER}.1), or another "
-        "--output"
+        f"from them: {restore}; to start from scratch: --resume never (in a folder of its own), or another --output"
     )
 
 
@@ -168,7 +263,7 @@ def _refuse_difference(folder: Path, checkpoint: Checkpoint, facts: Mapping[str,
     else:
         return
     raise InputError(
-        f"{difference}; or start from scratch with --resume never (the former files are kept), or name another --output"
+        f"{difference}; or begin a new run in a folder of its own with --resume never, or name another --output"
     )
 
 

@@ -5,7 +5,8 @@
     events.jsonl    warnings, alarms and notes, with the step at which they occurred
     report.html     all of it to look at (lmgym/report)
     checkpoints/    states to resume from (lmgym/runs/checkpoints.py)
-    run.N.json, metrics.N.jsonl, checkpoints.N/, model.N/ ...   files of former runs in this folder
+    run.N.json, metrics.N.jsonl ...   files of launches that this one resumed, or that ended without a checkpoint
+    2/, 3/ ...      later runs, where the user named no folder (lmgym/runs/resuming.py)
 
 Every file is complete at any moment (written to a temporary file, then renamed), except that a kill may cut the last
 line of metrics.jsonl. If the folder cannot be written, the rank that writes does not fail alone: `write_error` records
@@ -31,7 +32,7 @@ from lmgym.runs.files import read_json, storage_error, storage_full, write_json,
 from lmgym.runs.layout import LOGS, lines_up_to, rename_former_run, restore_former_run
 from lmgym.runs.locks import FolderLock, cannot_write
 from lmgym.runs.paths import absolute
-from lmgym.runs.record import cpu_seconds, describe_run, redact, timestamp
+from lmgym.runs.record import cpu_seconds, describe_run, peak_memory, redact, timestamp
 from lmgym.runs.tracking import Tracker, Tracking, start_tracker
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class Run:
         """Opens the folder and writes run.json. Raises InputError if the folder cannot be written.
 
         A resumed run keeps the metrics and checkpoints up to its checkpoint. Without `start` the run is new, and the
-        folder is locked here. The files of a former run are renamed; if an InputError refuses this run before its first
-        update, they are renamed back.
+        folder is locked here. The files of a former run, which is unfinished, are renamed; if an InputError refuses
+        this run before its first update, they are renamed back.
         """
         folder = Path(absolute(str(folder)))
         if not is_main:
@@ -143,16 +144,17 @@ class Run:
         if self._tracker:
             self._tracker.log(step, values)
 
-    def note(self, *texts: str) -> None:
-        """Adds lines to events.jsonl with the step of the last metrics. A text that begins with "warning:" or "ALARM"
-        is of that kind.
+    def note(self, *texts: str, step: int | None = None) -> None:
+        """Adds lines to events.jsonl with a step, by default that of the last metrics. A text that begins with
+        "warning:" or "ALARM" is of that kind.
         """
         if not self.is_main or self.write_error:
             return
         with self.writing("events.jsonl"), (self.folder / "events.jsonl").open("a", encoding="utf-8") as events:
             for text in filter(None, texts):
                 kind = next((kind for kind in ("warning", "alarm") if text.lower().startswith(kind)), "note")
-                event = {"step": self._step, "time": self._seconds(), "kind": kind, "text": masked(text)}
+                after = self._step if step is None else step
+                event = {"step": after, "time": self._seconds(), "kind": kind, "text": masked(text)}
                 events.write(json.dumps(event) + "\n")
 
     def write_report(self) -> None:
@@ -213,9 +215,11 @@ class Run:
         self.update(**self._cost())
 
     def _cost(self) -> dict[str, float]:
-        """The cost of this launch; the other ranks' part is as they last said, since one may no longer answer."""
+        """The cost of this launch, and the memory of its main rank; the other ranks' part is as they last said, since
+        one may no longer answer.
+        """
         cpu = round(self.cpu_seconds + self._cpu_of_others, 3)
-        return {"seconds": self._seconds(), "cpu_seconds": cpu, "cpu_ranks": self._cpu_ranks}
+        return {"seconds": self._seconds(), "cpu_seconds": cpu, "cpu_ranks": self._cpu_ranks, **peak_memory()}
 
     def finish(self, outcome: str = "finished", exit_code: int = 0, error: BaseException | None = None) -> None:
         """Writes the outcome and closes everything. If it is called again, the last outcome counts."""

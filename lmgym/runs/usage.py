@@ -6,7 +6,7 @@ from typing import Any, final
 
 import click
 
-from lmgym.errors import InputError, one_line
+from lmgym.errors import InputError, did_you_mean, one_line, shown
 from lmgym.runs.flags import exit_with_error
 
 
@@ -15,7 +15,8 @@ class OneLineErrors(click.Group):
     """A group of commands that prints usage errors without click's usage lines.
 
     Its help has the commands in `sections`, titles with names of commands, and ends with what `closing` writes. A first
-    word that ends in .py is given to the command `file_command`.
+    word that ends in .py is given to the command `file_command`. The error for a word that is no command suggests what
+    `elsewhere` returns for it, or the nearest command.
     """
 
     def __init__(
@@ -24,10 +25,12 @@ class OneLineErrors(click.Group):
         sections: Mapping[str, Sequence[str]] | None = None,
         closing: Callable[[click.HelpFormatter], None] | None = None,
         file_command: str | None = None,
+        elsewhere: Callable[[str], str | None] = lambda word: None,
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
         self.sections, self.closing, self.file_command = sections, closing, file_command
+        self.elsewhere = elsewhere
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands with their summaries, each a whole sentence."""
@@ -43,6 +46,15 @@ class OneLineErrors(click.Group):
         if self.file_command and args and args[0].endswith(".py"):
             args = [self.file_command, *args]
         return super().parse_args(context, args)
+
+    def resolve_command(self, context: click.Context, args: list[str]) -> Any:
+        """The command that the first word names."""
+        word, names = args[0], self.list_commands(context)
+        if word in names or word.startswith("-"):
+            return super().resolve_command(context, args)
+        command = self.elsewhere(word)
+        needed = f"needed: {command}" if command else f"{did_you_mean(word, names)}available: {', '.join(names)}"
+        raise click.UsageError(f"No such command {shown(word)}; {needed}")
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         """Parses the flags of the group."""

@@ -1,4 +1,4 @@
-"""A reward of ten lines in plain Python, for `lmgym demo --real`."""
+"""A reward of ten lines in plain Python, for ppo/experiments/friendly_answers.py."""
 
 from collections.abc import Sequence
 

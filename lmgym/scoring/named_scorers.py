@@ -1,12 +1,15 @@
 """Scorers named on the command line: `--scorers name=PATH,name=PATH`. Errors of form are found before torch loads.
 
-A PATH is a folder or hub id; `PATH#softmax[1]` says how a model's outputs become one score (lmgym/scoring/scorers.py).
+A PATH is a folder or hub id, and gives the name where that is left out; `PATH#softmax[1]` says how a model's outputs
+become one score (lmgym/scoring/scorers.py).
 A PATH such as world:0 is loaded by the function `world` of the entry points `lmgym.scorers`, which any package may add.
 """
 
+import itertools
 import math
 import os
 import re
+from collections.abc import Collection
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,17 +24,48 @@ Precision = Literal["auto", "bf16", "fp32"]
 SCHEMES = "lmgym.scorers"
 """the group of entry points, each a function that loads the scorer of a path such as NAME:REST"""
 SCHEME = re.compile("([a-z][a-z0-9_]+):.*")
+UNTOLD = ("", "model", "checkpoints")
+"""folders of every run, which are left out of a scorer's name"""
+INSIDE_A_RUN = re.compile(r"best|last|\d+|checkpoint-\d+")
+"""folders that are named together with the run they are in"""
 
 
 def read_names(words: str, flag: str = "--scorers") -> dict[str, str]:
-    """Paths or hub ids by name. Raises InputError, naming `flag`, for anything but `a=PATH,b=PATH`."""
-    pairs = [part.partition("=") for part in words.split(",") if part.strip()]
-    if not pairs or not all(name.strip() and path.strip() for name, _, path in pairs):
-        raise InputError(f"{flag} {shown(words)}: needed name=PATH,name=PATH; a PATH may be a hub id")
-    names = [name.strip() for name, _, _ in pairs]
-    if twice := {name for name in names if names.count(name) > 1}:
+    """Paths or hub ids by name: of `a=PATH,PATH`, the second is named after its folder.
+
+    Raises InputError, naming `flag`, for an empty path or name, and for a name that is given twice.
+    """
+    pairs = [_named(part.strip()) for part in words.split(",") if part.strip()]
+    if not pairs or not all(path and name != "" for name, path in pairs):
+        raise InputError(f"{flag} {shown(words)}: needed [name=]PATH,[name=]PATH; a PATH may be a hub id")
+    given = [name for name, _ in pairs if name is not None]
+    if twice := {name for name in given if given.count(name) > 1}:
         raise InputError(f"{flag} names {one_line(', '.join(sorted(twice)))} twice; needed: distinct names")
-    return {name.strip(): path.strip() for name, _, path in pairs}
+    named: dict[str, str] = {}
+    for name, path in pairs:
+        named[unused_name(name_of(path), [*given, *named]) if name is None else name] = path
+    return named
+
+
+def _named(part: str) -> tuple[str | None, str]:
+    """(name, path) of `name=PATH`; the name of a PATH, which may contain `=` behind a slash, is None."""
+    name, equals, path = part.partition("=")
+    return (name.strip(), path.strip()) if equals and "/" not in name else (None, part)
+
+
+def name_of(path: str) -> str:
+    """The name of a folder or hub id: of outputs/short/model it is short, of outputs/short/2/model short_2."""
+    folder = path.partition("#")[0]
+    parts = os.path.abspath(folder).split(os.sep) if os.path.exists(folder) else folder.split("/")
+    parts = [part for part in parts if part not in UNTOLD] or [folder]
+    first = next((i for i in reversed(range(len(parts))) if not INSIDE_A_RUN.fullmatch(parts[i])), 0)
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", "_".join(parts[first:])).strip("_.") or "scorer"
+
+
+def unused_name(name: str, used: Collection[str]) -> str:
+    """The name, or with the first number from 2 on that makes it none of `used`."""
+    numbered = (f"{name}_{i}" for i in itertools.count(2))
+    return next(one for one in itertools.chain([name], numbered) if one not in used)
 
 
 def load_scorers(words: str, precision: Precision = "auto") -> dict[str, "Scorer"]:
@@ -73,9 +107,8 @@ def load_on_main_rank(words: str | None, precision: Precision = "auto") -> dict[
         return raise_on_all_ranks(lambda: load_scorers(words, precision) if rank() == 0 and words is not None else {})
 
 
-def read_weights(weights: str | None, scorers: str) -> dict[str, float]:
-    """Weights by scorer, 1 by default. Raises InputError for anything but `name=NUMBER`."""
-    names = [part.partition("=")[0].strip() for part in scorers.split(",") if part.strip()]
+def read_weights(weights: str | None, names: Collection[str]) -> dict[str, float]:
+    """Weights of the named scorers, 1 by default. Raises InputError for anything but `name=NUMBER`."""
     given: dict[str, float] = {}
     for part in filter(str.strip, (weights or "").split(",")):
         name, _, number = part.partition("=")

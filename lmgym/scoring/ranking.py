@@ -12,6 +12,8 @@ from lmgym.scoring.protocol import Scorer, read_scores
 from lmgym.text import Conversation
 
 Column = Sequence[float | None]
+NOBODY = "nobody"
+"""selects where there is no scorer that did not fail"""
 
 
 @dataclass
@@ -66,7 +68,7 @@ def select_best(scores: Mapping[str, Column], weights: Mapping[str, float]) -> t
     for name, column in scores.items():
         if None not in column:
             return _argmax(column), name
-    return 0, "nobody"
+    return 0, NOBODY
 
 
 def describe_weights(weights: Mapping[str, float]) -> str:

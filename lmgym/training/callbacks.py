@@ -1,5 +1,6 @@
 """Callbacks of Hugging Face's Trainer: stopping when asked to, and the status line."""
 
+import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -7,6 +8,10 @@ from transformers import TrainerCallback
 
 from lmgym.distributed.ranks import rank
 from lmgym.report.status_line import StatusLine
+from lmgym.training.reporting import show_notes, time_left
+
+TIMED_UPDATES = 2
+WAYS = "a smaller --max_length, fewer --epochs, --train_size, --lora_rank 16, more GPUs"
 
 
 class StopWhenAsked(TrainerCallback):
@@ -19,6 +24,14 @@ class StopWhenAsked(TrainerCallback):
         """After an update."""
         if self.stopping():
             control.should_save = control.should_training_stop = True
+
+
+class LogAtEvaluations(TrainerCallback):
+    """Logs the training metrics at each evaluation and after the last update too: a short run has a curve as well."""
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """After the Trainer has decided whether to evaluate."""
+        control.should_log |= control.should_evaluate or state.global_step >= state.max_steps
 
 
 class ShowStatus(TrainerCallback):
@@ -38,11 +51,14 @@ class ShowStatus(TrainerCallback):
         self.line = StatusLine("training", 0, "updates", shown=False)
         self.figures: dict[str, str] = {}
         self.alarm = ""
+        self._timed: tuple[int, float] | None = None  # the update after which, and the time at which, it began
+        self._evaluation = 0.0  # seconds of the one before the first update
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Begins the line, which whatever is printed at the end erases."""
         self.line = StatusLine("training", state.max_steps, "updates", shown=rank() == 0)
         self.line.begin(state.global_step)
+        self._began = time.monotonic()
 
     def doing(self, activity: str) -> None:
         """Shows what happens between two updates."""
@@ -57,11 +73,18 @@ class ShowStatus(TrainerCallback):
         """Training begins after the first evaluation."""
         if state.global_step == 0:
             self.line.begin(0)
+            self._evaluation = time.monotonic() - self._began
         self.line.update(doing="", figures=self._shown())
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Counts the update."""
+        """Counts the update, and says once how long the others take: the first one is no measure of them."""
         self.line.update(state.global_step, doing="")
+        now, done, left = time.monotonic(), state.global_step, state.max_steps - state.global_step
+        if self._timed is None:
+            self._timed = (done, now)
+        elif done == self._timed[0] + TIMED_UPDATES and left and rank() == 0:
+            evaluations = self._evaluation * (left // args.eval_steps + 1)
+            show_notes(time_left(left, (now - self._timed[1]) / TIMED_UPDATES, "updates", evaluations, WAYS))
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """Shows the newest figures."""

@@ -42,6 +42,7 @@ class TrainingMetrics:
             "train/loss": loss / updates,
             "train/items_per_second": items / seconds,
             "train/tokens_per_second": tokens / seconds,
+            "time/train": seconds,
         }
 
     def mean_loss(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ from lmgym.config import (
     RowsConfig,
     StageConfig,
     TrainerConfig,
+    UpTo,
     check_eval_size,
     check_shared_settings,
 )
@@ -31,6 +32,10 @@ from lmgym.runs.tracking import refuse_missing_tracker
 from lmgym.text import flat_template_note
 from lmgym.training.best import check_best
 from lmgym.training.reporting import show_notes, show_rejections
+
+FEWEST_UPDATES = 16
+"""of an epoch, where the user did not set the batch"""
+FEW_UPDATES = 8
 
 
 class RowsStageConfig(StageConfig, Protocol):
@@ -68,6 +73,17 @@ class TrainingPlan(Generic[C_co]):
     data: TaskData
     notes: list[str]
 
+    @property
+    def updates(self) -> int:
+        """Of the whole run."""
+        o = self.config.optimizer
+        return o.max_updates if o.max_updates > 0 else max(1, round(self.updates_per_epoch * o.epochs))
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """The last one may be of fewer rows."""
+        return -(-len(self.data.train) // self.config.optimizer.global_batch)
+
     def show(self) -> None:
         """Prints the data, the rejected rows, how the run is spread over ranks, and notes; on rank 0."""
         if rank() != 0:
@@ -85,8 +101,10 @@ class TrainingPlan(Generic[C_co]):
         say(
             f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {self.model.precision}; "
             f"{o.global_batch} {data.noun} an update = {world_size()} x {self.accumulation} micro-batches of "
-            f"{o.micro_batch}; results in {self.config.output}"
+            f"{o.micro_batch}; {self.updates:,} updates, {self.updates / self.updates_per_epoch:.3g} epoch(s)"
         )
+        if self.updates < FEW_UPDATES:
+            say(f"{self.updates} updates teach little: a smaller --global_batch or more --epochs make more of them")
         show_notes(self.notes)
 
 
@@ -115,9 +133,26 @@ def make_plan(
         refuse_unfit_policy(model.model, load_config(model.model, model.trust_remote_code))
         refuse_no_eos(model.model, tokenizer)
     data = prepare(config, tokenizer)
+    config = fit_batch(config, deepspeed, len(data.train))
+    accumulation = accumulation_steps(config.optimizer.global_batch, o.micro_batch, world_size())
     check_training_memory(config, model, deepspeed, data.replies * max_length, generates)
     notes += flat_template_note(tokenizer)
     return TrainingPlan(config, model, deepspeed, accumulation, tokenizer, data, notes)
+
+
+def fit_batch(config: C, deepspeed: dict | None, rows: int) -> C:
+    """The config with a smaller batch where the rows are few: FEWEST_UPDATES an epoch, of whole micro-batches.
+
+    A batch that the user set, also in a DeepSpeed config, stays.
+    """
+    batch, together = config.optimizer.global_batch, config.optimizer.micro_batch * world_size()
+    given = {(deepspeed or {}).get(name, "auto") for name in ("train_batch_size", "gradient_accumulation_steps")}
+    if not isinstance(batch, UpTo) or given != {"auto"}:
+        return config
+    fitting = int(batch)
+    while rows < FEWEST_UPDATES * fitting and fitting % (2 * together) == 0:
+        fitting //= 2
+    return replace(config, optimizer=replace(config.optimizer, global_batch=fitting))  # type: ignore[type-var]
 
 
 def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> dict | None:

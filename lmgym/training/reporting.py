@@ -13,6 +13,8 @@ from lmgym.runs.run import Run
 from lmgym.statistics import ENDS
 from lmgym.training.probes import Probe, Report, full_name
 
+TIME_UNKNOWN = "time: not known before an update is measured; a run prints an estimate after its first ones"
+HOUR, FEWEST_SECONDS = 3600.0, 10.0
 RISES = 3  # evaluations in a row at which the held-out loss rises that are a warning
 
 
@@ -21,10 +23,13 @@ def show_rejections(found: Tally) -> None:
     show_notes([found.line, *filter(None, [found.warning])])
 
 
-def show_notes(notes: Sequence[str], run: Run | None = None) -> None:
-    """Prints each note on a line, warnings in bold. With a run only its main rank does, and the run records them."""
+def show_notes(notes: Sequence[str], run: Run | None = None, step: int | None = None) -> None:
+    """Prints each note on a line, warnings in bold. With a run only its main rank does, and the run records them.
+
+    `step` is the update after which they came, by default that of the last metrics.
+    """
     if run:
-        run.note(*notes)
+        run.note(*notes, step=step)
     for note in notes if run is None or run.is_main else []:
         if note.startswith("warning:"):
             CONSOLE.print(printed_line(note), style="bold yellow", soft_wrap=True)
@@ -96,6 +101,26 @@ def _cell(metric: str, report: Report) -> str:
     if low is not None and high is not None:
         return f"{value:.3f} ({low:.3f} to {high:.3f})"
     return f"{value:.3f} (–)" if f"{metric}_low" in report.undefined else f"{value:.3f}"
+
+
+def time_left(
+    steps: int, seconds: float, unit: str, evaluations: float, ways: str, updates_per_step: int = 1
+) -> list[str]:
+    """A line on how long the rest of a run takes: `steps` of so many seconds each, and `evaluations` seconds in all.
+
+    `ways` are settings that make a step shorter, for a run of more than an hour. None for a few seconds.
+    """
+    total = steps * seconds + evaluations
+    if total < FEWEST_SECONDS:
+        return []
+    minutes = f"{total / 60:.0f} min" if total >= 90 else f"{total:.0f} s"
+    took = f"{total / HOUR:.1f} hours" if total > HOUR else minutes
+    each = f"{seconds:.3g} s" + (f" and {evaluations:.0f} s of evaluations" if evaluations >= 0.5 else "")
+    line = f"time: about {took} more, {steps:,} {unit} of {each}, measured here"
+    if total <= HOUR:
+        return [line]
+    fitting = max(1, int((HOUR - min(evaluations, HOUR / 2)) / seconds)) * updates_per_step
+    return [f"{line}; for about an hour: --max_updates {fitting}; or {ways}"]
 
 
 def overfitting(losses: Mapping[int, float], saved: str) -> list[str]:

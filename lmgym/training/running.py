@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from lmgym.console import say
@@ -9,7 +10,7 @@ from lmgym.distributed.ranks import rank, stop_distributed
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.plan import TrainingPlan
-from lmgym.training.reporting import show_notes, show_table
+from lmgym.training.reporting import TIME_UNKNOWN, show_notes, show_table
 from lmgym.training.samples import show_answers
 from lmgym.training.setup import open_run
 
@@ -19,8 +20,8 @@ def run_stage(
     show_rows: Callable[[Sequence[Any]], None],
     make_trainer: Callable[[Run, Supervisor], Any],
     show_results: Callable[[Any, float], None],
-) -> None:
-    """Train, evaluate and save what a plan says; a dry run shows three rows instead.
+) -> Path:
+    """Train, evaluate and save what a plan says; returns the run's folder. A dry run shows three rows instead.
 
     `make_trainer` loads the model; `show_results` takes the trainer and its seconds.
     """
@@ -28,12 +29,14 @@ def run_stage(
     if plan.config.run.dry_run:
         if rank() == 0:
             show_rows(list(plan.data.train[:3]))
+            say(TIME_UNKNOWN)
         stop_distributed()
-        return
+        return Path(plan.config.output)
 
     # 2. the folder, locked, and what a former launch of this command left in it
     opened = open_run(plan.config, plan.deepspeed, plan.accumulation, plan.data, plan.notes)
     with opened as (run, supervisor, checkpoint):
+        folder = run.folder
         # 3. the model, its trainer, and the updates
         trainer = make_trainer(run, supervisor)
         began = time.perf_counter()
@@ -44,6 +47,7 @@ def run_stage(
         if run.is_main:
             show_results(trainer, time.perf_counter() - began)
     stop_distributed()
+    return folder
 
 
 def show_figures(plan: TrainingPlan[Any], what: str, name: str, trainer: Any, seconds: float) -> None:

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from lmgym.config import StageConfig
+from lmgym.config import RunConfig, StageConfig
+from lmgym.console import say
 from lmgym.data.batching import UpdateSampler
 from lmgym.data.rejections import Rejection, Tally, write_rejections
 from lmgym.distributed.deepspeed_engine import engine_name
@@ -23,6 +24,7 @@ from lmgym.models.parameters import count_parameters
 from lmgym.models.saving import try_saving
 from lmgym.runs.files import storage_error, storage_full
 from lmgym.runs.flags import flatten
+from lmgym.runs.paths import absolute
 from lmgym.runs.resuming import describe, find_start
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -68,11 +70,12 @@ def open_run(
     `notes` on the plan were printed before; the run records them, unless it is resumed.
     """
     facts = _facts(config, deepspeed, accumulation, data)
-    start = find_start(config.output, facts, config.run.resume, config.run.reshard)
+    is_default = config.output == absolute(RunConfig().folder(config.name))
+    start = find_start(config.output, facts, config.run.resume, config.run.reshard, is_default)
     run = raise_on_all_ranks(
         lambda: Run.start(
-            config.output,
-            flatten(config),
+            start.folder,
+            flatten(config) | {"output": str(start.folder)},
             config.optimizer.seed,
             config.run.tracking,
             data.fingerprint,
@@ -90,6 +93,7 @@ def open_run(
             with run.writing("rejected.jsonl"):
                 write_rejections(run.folder / "rejected.jsonl", data.rejections)
             show_notes([*start.notes, *run.notes, *stale_build_locks(), *idle_gpus()], run)
+            say(f"results in {run.folder}")
         saved = start.checkpoint
         checkpoint = fit_to_ranks(saved.path, saved.facts["ranks"], facts["ranks"], deepspeed) if saved else None
         yield run, supervisor, checkpoint

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -23,7 +24,7 @@ from lmgym.runs.checkpoint_files import loading
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.best import BestModel
-from lmgym.training.callbacks import ShowStatus, StopWhenAsked
+from lmgym.training.callbacks import LogAtEvaluations, ShowStatus, StopWhenAsked
 from lmgym.training.metrics import TrainingMetrics
 from lmgym.training.objectives import Batch, BeforeUpdate, Objective, out_of_memory
 from lmgym.training.probes import Probe, Report, full_name, join_reports
@@ -82,7 +83,7 @@ class ObjectiveTrainer(Trainer):
             train_dataset=self.slots,
             eval_dataset=self.slots,  # required by Trainer; the probes hold the rows
             data_collator=_as_is,  # type: ignore[arg-type]
-            callbacks=[self.status, *callbacks, StopWhenAsked(lambda: self.stopping)],
+            callbacks=[self.status, *callbacks, LogAtEvaluations(), StopWhenAsked(lambda: self.stopping)],
         )
         if use_cache is not None:  # Trainer turns it off, also in what is saved; no forward of ours uses it
             model_config.use_cache = use_cache
@@ -195,10 +196,11 @@ class ObjectiveTrainer(Trainer):
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
         """Runs every probe, on all ranks, and logs its metrics."""
+        began = time.perf_counter()
         with self.metrics.pause():
             metrics = self._measure(metric_key_prefix)
         self._evaluated_at = self.state.global_step
-        self.log(dict(metrics))
+        self.log({**metrics, "time/evaluate": time.perf_counter() - began})
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         self.best.after_evaluation(self)
         self.run.write_report()

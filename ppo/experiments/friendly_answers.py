@@ -12,7 +12,7 @@ CONFIG = PPOConfig(
     name="friendly_answers",
     policy=ModelConfig(model="outputs/models/smollm2-135m"),
     rollout=RolloutConfig(
-        prompts="outputs/demo_real/prompts.jsonl", num_rollouts=64, max_new_tokens=40, temperature=0.7
+        prompts="examples/data/helpful_pairs.jsonl", num_rollouts=64, max_new_tokens=40, temperature=0.7
     ),
     method=MethodConfig("grpo", ppo_epochs=3, num_layers_unfrozen=2),
     optimizer=OptimizerConfig(3e-4, global_batch=64, micro_batch=16, max_updates=18),

@@ -3,7 +3,7 @@
 deepspeed --num_gpus 2 ppo/experiments/sentiment_words.py --deepspeed configs/zero2.json --model PATH --prompts PATH
 """
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, UpTo
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
@@ -13,7 +13,7 @@ CONFIG = PPOConfig(
     policy=ModelConfig(model="outputs/chat/model", precision="fp32"),
     rollout=RolloutConfig(prompts="outputs/world/logs.parquet"),
     method=MethodConfig(init_kl_coef=0.1),
-    optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=32, micro_batch=32, max_updates=160),
+    optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=32, micro_batch=32, max_updates=UpTo(160)),
 )
 
 

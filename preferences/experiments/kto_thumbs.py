@@ -3,7 +3,7 @@
 deepspeed --num_gpus 2 preferences/experiments/kto_thumbs.py --deepspeed configs/zero2.json --model PATH --dataset PATH
 """
 
-from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, UpTo
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
 from preferences.config import LossConfig, PreferenceConfig
@@ -13,7 +13,7 @@ CONFIG = PreferenceConfig(
     policy=ModelConfig(model="gpt2", precision="bf16"),
     data=RowsConfig(dataset="outputs/world/logs.parquet", max_length=1024),
     loss=LossConfig("kto", beta=0.1),
-    optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=64, micro_batch=8, warmup=0.1),
+    optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=UpTo(64), micro_batch=8, warmup=0.1),
 )
 
 if __name__ == "__main__":

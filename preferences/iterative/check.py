@@ -70,7 +70,7 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
     if longest > room:
         notes.append(f"the longest prompt has {longest:,} tokens: prompts lose their oldest turns beyond {room:,}")
     loaded, monitor = load(config)
-    weights = read_weights(config.judge.weights, ",".join(f"{name}=" for name in own | loaded))
+    weights = read_weights(config.judge.weights, own | loaded)
     if not monitor:
         notes.append("the win rate is by the scorers that choose the replies; --monitor_scorer names another")
     training = replace(training, notes=notes)
@@ -108,7 +108,7 @@ def check_settings(config: IterativeConfig, own: Mapping[str, Scorer]) -> None:
             f"whole updates, such as --prompts_per_round {fewer}"
         )
     if not (judge.scorers or own):
-        raise InputError("scorers is empty; needed: --scorers name=PATH, comma-separated")
+        raise InputError("scorers is empty; needed: --scorers [name=]PATH, comma-separated")
     _check_names(config, own)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, TrainerConfig
+from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, TrainerConfig, UpTo
 from lmgym.errors import FEWEST_TOKENS, MOST_SCORE, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 from preferences.config import LossConfig
 
@@ -18,8 +18,8 @@ class PromptConfig:
     """of several data sets: numbers separated by commas, in whose proportion prompts are used; None: all prompts"""
     eval_prompts: str | None = None
     """prompts to evaluate on; None: a part of `prompts`"""
-    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = 128
-    """without eval_prompts: a share below 1, or a number of prompts"""
+    eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = UpTo(128)
+    """without eval_prompts: a share below 1, or a number of prompts; unless it is set, at most a tenth of them"""
     split_by: str = "prompt"
     """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
@@ -51,11 +51,11 @@ class JudgeConfig:
     """The scorers of the replies."""
 
     scorers: str | None = None
-    """name=PATH, separated by commas: the best reply has the highest weighted sum of their scores"""
+    """[name=]PATH, separated by commas: the best reply has the highest weighted sum of their scores"""
     weights: str | None = None
     """name=NUMBER, separated by commas; 1 by default"""
     monitor_scorer: str | None = None
-    """name=PATH of a scorer that never chooses, for the win rate; None: the win rate is by the scorers themselves"""
+    """[name=]PATH of a scorer that never chooses, for the win rate; None: the win rate is by the scorers themselves"""
     scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
     """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
     missing_eos_penalty: Annotated[float, Range(0, MOST_SCORE)] = 1.0
@@ -83,7 +83,7 @@ class IterativeConfig:
     @property
     def output(self) -> str:
         """The folder of the results."""
-        return self.run.output or f"outputs/{self.name}"
+        return self.run.folder(self.name)
 
     @property
     def updates_per_round(self) -> int:

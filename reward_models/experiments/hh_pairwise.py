@@ -4,7 +4,7 @@ deepspeed --num_gpus 2 reward_models/experiments/hh_pairwise.py --deepspeed conf
     --model PATH --dataset PATH
 """
 
-from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, UpTo
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
 from reward_models.config import RewardModelConfig
@@ -13,7 +13,7 @@ CONFIG = RewardModelConfig(
     name="hh_pairwise",
     scorer=ModelConfig(model="gpt2", precision="bf16"),
     data=RowsConfig(dataset="Anthropic/hh-rlhf", eval_size=0.1, max_length=512),
-    optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=64, micro_batch=8, epochs=1.0),
+    optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=UpTo(64), micro_batch=8, epochs=1.0),
 )
 
 if __name__ == "__main__":

@@ -3,16 +3,16 @@
 deepspeed --num_gpus 2 reward_models/experiments/retry_accept.py --deepspeed configs/zero2.json --model PATH
 """
 
-from lmgym.config import OptimizerConfig, RowsConfig
+from lmgym.config import OptimizerConfig, RowsConfig, UpTo
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
 from reward_models.config import RewardModelConfig
 
 CONFIG = RewardModelConfig(
     name="retry_accept",
-    data=RowsConfig("outputs/world/logs.parquet", eval_size=10000, train_size=12_000_000, max_length=256),
+    data=RowsConfig("outputs/world/logs.parquet", eval_size=UpTo(10000), train_size=12_000_000, max_length=256),
     probe_data="outputs/world",
-    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=64, epochs=2.0),
+    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), epochs=2.0),
 )
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 deepspeed --num_gpus 2 sft/experiments/hh_chosen.py --deepspeed configs/zero2.json --model PATH --dataset PATH
 """
 
-from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, UpTo
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
 from sft.config import SftConfig
@@ -12,7 +12,7 @@ CONFIG = SftConfig(
     name="hh_chosen",
     policy=ModelConfig(model="gpt2", precision="bf16"),
     data=RowsConfig(dataset="Anthropic/hh-rlhf", max_length=1024),
-    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=64, micro_batch=8, epochs=1.0),
+    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), micro_batch=8, epochs=1.0),
 )
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, rea
 
 from lmgym.apps.debate.commands import tournaments
 from lmgym.runs.flags import override
-from lmgym.runs.launching import experiments, find_experiment
+from lmgym.runs.launching import FORMS, experiments, find_experiment
 from lmgym.runs.user_code import import_file
 
 LONGEST_BLOCK = 3 * 3600.0
@@ -32,8 +32,10 @@ def commands(block: Block) -> list[list[str]]:
 
 def experiment_of(words: list[str]) -> Path | None:
     """The experiment's file that a command trains, if it is one of this repository."""
-    if words[:2] == ["lmgym", "train"] and len(words) > 3 and not words[3].startswith("-"):
-        return experiments(words[2]).get(words[3], ROOT / words[3])
+    if words[:2] == ["lmgym", "train"] and len(words) > 3 and words[3] != "--help":
+        form, first = FORMS[words[2]], words[3]
+        is_named = first in experiments(form.stage) or first.endswith(".py")
+        return experiments(form.stage).get(first if is_named else form.experiment, ROOT / first)
     if words[:2] == ["lmgym", "launch"]:
         return find_experiment(words[2])
     if words[:2] == ["lmgym", "debate"] and len(words) > 2 and words[2] not in ("data", "audit"):
@@ -51,7 +53,10 @@ def flags_of(words: list[str]) -> list[str]:
 def check_flags(experiment: Path, words: list[str]) -> None:
     """Reads an experiment's flags as the experiment does. Raises SystemExit for one that it does not have."""
     module = import_file(experiment, "needed: an experiment")
-    first = next(place for place, word in enumerate(words) if word.removesuffix(".py").endswith(experiment.stem)) + 1
+    if words[:2] == ["lmgym", "train"]:  # data may stand in the experiment's place, or flags
+        first = 3 if words[3].startswith("-") else 4
+    else:
+        first = next(n for n, word in enumerate(words) if word.removesuffix(".py").endswith(experiment.stem)) + 1
     flags = [word for word in words[first:] if word != "--help" and word != "$ARGS"]
     if "--num_gpus" in flags:
         place = flags.index("--num_gpus")

@@ -37,5 +37,4 @@ def train_small(
         fields = vars(getattr(config, group))
         own = {key: str(v) if isinstance(v, Path) else v for key, v in changes.items() if key in fields}
         groups[group] = replace(getattr(config, group), **own)
-    train(replace(config, **groups), prepare)
-    return root / name
+    return train(replace(config, **groups), prepare)

@@ -98,7 +98,7 @@ def test_lines_from_a_pipe_are_turns_and_json_is_an_object_per_turn(home: Path) 
         for name in best["scores"]:
             found = [(c["scores"][name], c["ranks"][name]) for c in turn["candidates"]]
             assert all(rank == 1 + sum(other > score for other, _ in found) for score, rank in found)
-    assert "empty line" in done.stderr
+    assert "empty line" not in done.stderr, "it is ignored"
     assert "Traceback" not in done.stderr
     [kept] = (home / "outputs/sessions").glob("*.jsonl")
     loaded = load(kept)
@@ -145,7 +145,7 @@ def test_a_mistake_at_the_start_is_one_line_with_what_is_available_and_exit_2(
 
 @pytest.mark.parametrize(("arguments", "expected"), [
     (("talk_to_models",), "--experiment_name is missing; available"),
-    (TALK[:3], "--select_model is missing, and random_baseline has 3 scorers; available: random_a, random_b, random_c"),
+    (("talk_to_models", "--experiment_name", "world"), "there is no scorer in outputs/demo/scorer/model; `lmgym demo`"),
     ((*TALK, "--best_of", "0"), "needed 1 to 1,024"),
     ((*TALK, "--best_of", "1000000"), "needed 1 to 1,024"),
     ((*TALK, "--best_off", "3"), "did you mean --best_of?"),
@@ -153,7 +153,7 @@ def test_a_mistake_at_the_start_is_one_line_with_what_is_available_and_exit_2(
     ((*TALK[:2], "../x/RANDOM", *TALK[3:]), "there is no file"),
     ((*TALK[:2], "Random_Baseline", *TALK[3:]), "no experiment 'Random_Baseline'"),
     ((*TALK[:2], "os", *TALK[3:]), "no experiment 'os'"),
-    ((*TALK[:2], "hh", *TALK[3:], "--scorers", "a"), "needed name=PATH"),
+    ((*TALK[:2], "hh", *TALK[3:], "--scorers", "a="), "needed [name=]PATH"),
     ((*TALK[:2], "hh", *TALK[3:], "--scorer", "a=b"), "did you mean --scorers? (see --help; hh also has --model, "),
     (("convo_evolution", "--experiment_name", "nope"), "available: gptj_engagement, hh, random_baseline, world"),
     (("convo_evolution", *TALK[1:3], "--dataset", "absent.jsonl"), "absent.jsonl does not exist"),
@@ -187,7 +187,7 @@ def test_the_help_lists_the_experiments_and_the_flags_that_they_add() -> None:
             assert f" {name} " in text
         assert "random_baseline A scripted bot and random scorers" in text
         assert "hh: --model a causal model: folder or hub id [default: Qwen/Qwen3-0.6B]" in text
-        assert "hh: --scorers name=PATH of each scorer" in text
+        assert "hh: --scorers [name=]PATH of each scorer" in text
 
 
 def test_a_single_scorer_selects_by_default(home: Path) -> None:
@@ -431,16 +431,61 @@ def test_ctrl_c_stops_the_reply_and_kill_9_loses_at_most_the_open_turn(home: Pat
     assert loaded.corrupt == []
 
 
+def paste(child: Terminal, text: str) -> None:
+    """Sends what a terminal sends for a pasted text, with brackets if the program has asked for them."""
+    asked = child.seen().rfind("\x1b[?2004h") > child.seen().rfind("\x1b[?2004l")
+    typed = text.replace("\n", "\r")
+    child.send(f"\x1b[200~{typed}\x1b[201~" if asked else typed)
+
+
+@pytest.mark.parametrize("program", [[SCRIPT], ["-m", "IPython", "-i", "--", SCRIPT]], ids=["plain", "IPython"])
+def test_a_paste_is_one_turn_and_keys_typed_ahead_wait_for_the_prompt(home: Path, program: list[str]) -> None:
+    (home / "hostile.py").write_text(HOSTILE)
+    arguments = [*program, *TALK[:2], "hostile.py", "--select_model", "random", "--prompt", "", "--first_message", ""]
+    code = "Why?\n\ndef f(x):\n    return x\n%pick 1"
+    long = "\n".join(f"line {i}, more than a terminal holds" for i in range(200))
+    with terminal(home, arguments, {**COLOURED, "IPYTHONDIR": str(home / "ipython")}) as child:
+        child.expect("you> ")
+        paste(child, code)
+        child.send("\r")
+        child.expect(r"turn 1\b")
+        child.expect("you> ")
+        child.send("one\x1b\rtwo\r")  # Alt-Enter
+        child.expect(r"turn 2\b")
+        child.expect("you> ")
+        child.send("\r   \rslow\r")
+        child.expect(r"\d+ of at most 600")
+        before = len(child.seen())
+        child.send("typed ahead\r")
+        paste(child, long)
+        child.send("\runsent")
+        for _ in range(5):
+            child.expect(r"\d+ of at most 600")
+        assert "typed" not in child.seen()[before:]
+        assert "line 1" not in child.seen()[before:]
+        child.sendintr()
+        child.expect("stopped; nothing was added")
+        child.expect(r"turn 3\b")
+        child.expect(r"turn 4\b")
+        child.expect("unsent")
+        child.send("\x15exit\r")
+        child.expect(pexpect.EOF)
+        seen = STYLE.sub("", child.seen())
+    assert "error" not in seen
+    assert [e.user for e in kept(home).exchanges.values()] == [code, "one\ntwo", "typed ahead", long]
+
+
 def test_the_plain_terminal_is_a_loop_with_help_that_ends_with_exit_only(home: Path) -> None:
-    with terminal(home, [SCRIPT, *TALK, "--prompt", "", "--first_message", "hi"], PLAIN) as child:
+    with terminal(home, [SCRIPT, *TALK, "--prompt", "", "--first_message", "hi"], COLOURED) as child:
         child.expect("you> ")
         child.sendline("please do not exit")
         child.expect("turn 1")
         child.expect("you> ")
         child.sendintr()
         child.expect("exit or quit leaves")
-        child.sendline("%sel\tx\x15")
+        child.send("%sel\t")
         child.expect("%select")
+        child.sendline("\x15")
         child.sendline("?pick")
         child.expect("%export prefs PATH")
         child.sendline("> 1 + 1")

@@ -1,4 +1,4 @@
-"""`%export` prints a command that trains a scorer on the exported preferences, as it stands; a policy learns too."""
+"""`%export` prints commands that train a scorer on the exported preferences and use it; a policy learns too."""
 
 import json
 import os
@@ -14,39 +14,34 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb", "PYTHONPATH
 
 
 @pytest.mark.slow
-def test_the_printed_command_trains_a_scorer_as_it_stands(small_models: dict[str, Path], tmp_path: Path) -> None:
-    bot = (
-        '"""A small model."""\n'
-        "def get_base_model():\n"
-        "    from lmgym.generation.local_generation import load_causal\n"
-        f"    return load_causal({str(small_models['gpt2'])!r})\n"
-        "def get_reward_models():\n"
-        "    from lmgym.scoring.random_scorer import RandomScorer\n"
-        "    return {'random': RandomScorer()}\n"
-    )
-    (tmp_path / "small.py").write_text(bot)
-    talk = ["talk_to_models", "--experiment_name", "small.py", "--select_model", "random", "--best_of", "3"]
+def test_the_printed_commands_train_a_scorer_and_chat_with_it_as_they_stand(
+    small_models: dict[str, Path], tmp_path: Path
+) -> None:
+    talk = [sys.executable, "-m", "lmgym.cli.main", "chat", str(small_models["gpt2"]), "--best_of", "3"]
     lines = "hello\n%pick 2\nwhat is new?\n%pick 1\n%export prefs my prefs.jsonl\n"
     said = subprocess.run(
-        [sys.executable, str(ROOT / "eval_rewards_api.py"), *talk], input=lines, capture_output=True, text=True,
-        cwd=tmp_path, env=ENVIRONMENT, timeout=PATIENCE,
-    )  # fmt: skip
+        talk, input=lines, capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT, timeout=PATIENCE
+    )
     assert said.returncode == 0, said.stderr
-    [command] = [line for line in said.stdout.splitlines() if "--dataset" in line]
+    train, chat = [line for line in said.stdout.splitlines() if line.startswith("lmgym ")]
+    path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        command,
-        shell=True,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=PATIENCE,
-        env=ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        train, shell=True, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE, env=ENVIRONMENT | path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "--max_length 512 exceeds what" in done.stdout
-    run = json.loads((tmp_path / "outputs/hh_pairwise/run.json").read_text())
+    run = json.loads((tmp_path / "outputs/my prefs/run.json").read_text())
     assert run["outcome"] == "finished"
-    assert (tmp_path / "outputs/hh_pairwise/model/config.json").is_file()
+    assert (tmp_path / "outputs/my prefs/model/adapter/adapter_model.safetensors").is_file()
+    again = subprocess.run(
+        f"{chat} --json", shell=True, input="hello\n", capture_output=True, text=True, cwd=tmp_path,
+        timeout=PATIENCE, env=ENVIRONMENT | path,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stdout + again.stderr
+    turn = json.loads(again.stdout)
+    scores = [candidate["scores"]["my_prefs"] for candidate in turn["candidates"]]
+    assert len(scores) == 6
+    assert scores[turn["selected"]] == max(scores)
     policy = ["--model", str(small_models["gpt2"]), "--dataset", "my prefs.jsonl", "--eval_size", "2", "--dry_run"]
     also = subprocess.run(
         [sys.executable, str(ROOT / "preferences/experiments/dpo.py"), *policy], capture_output=True, text=True,

@@ -130,6 +130,7 @@ def test_the_alarm_is_logged_and_told_once_where_the_watched_score_falls_while_t
     said = words(capsys.readouterr().out)
     assert "ALARM at update 4: the evaluation scorer's score fell to 9" in said
     assert said.count("ALARM") == 1
+    assert [event["step"] for event in read_lines(folder / "events.jsonl") if event["kind"] == "alarm"] == [4]
     healthy = go(judged_by(Opinion(drift=1.0), Opinion(drift=1.0)), name="healthy", eval_updates=4)
     assert set(read_metrics(healthy)["alarm/eval_scorer_falls"].values()) == {0.0}
     assert "ALARM" not in capsys.readouterr().out

@@ -280,12 +280,14 @@ def test_a_finished_run_outlives_other_commands_for_its_folder(go: Go, tmp_path:
         with pytest.raises(InputError):
             go(**refused)
         assert files(folder) | {".lock": b""} == before, refused
-    go(learning_rate=5e-3, max_updates=4)
-    after = files(folder)
-    assert {name.replace(".1.", ".").replace(".1/", "/") for name in after if ".1" in name} == before.keys() - {".lock"}
-    assert after["model.1/model.safetensors"] == before["model/model.safetensors"] != after["model/model.safetensors"]
-    assert not any("000008" in name for name in after if name.startswith("samples/"))
-    assert "held a former run; its files are kept as run.1.json, metrics.1.jsonl" in words(capsys.readouterr().out)
+    with pytest.raises(InputError, match="holds a finished run, which is never replaced"):
+        go(learning_rate=5e-3, max_updates=4)
+    assert files(folder) | {".lock": b""} == before
+    assert go(learning_rate=5e-3, max_updates=4, resume="never") == folder / "2"
+    after = {name: content for name, content in files(folder).items() if not name.startswith("2/")}
+    assert after | {".lock": b""} == before
+    assert files(folder / "2")["model/model.safetensors"] != before["model/model.safetensors"]
+    assert "holds 1 run already" in words(capsys.readouterr().out)
 
 
 def test_an_unknown_field_and_a_prompt_that_is_none_leave_with_2(talkative_models, tmp_path: Path) -> None:

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import needs_chromium, open_page
+from browser import CHROMIUM, needs_chromium, open_page
 from launching import EXPERIMENT, ROOT, flags, launch, read_lines, run
+from playwright.sync_api import sync_playwright
 from ppo_in_process import shortness, train_small
 from scipy import stats
 
 from lmgym.errors import RunStopped
-from lmgym.report.page import REPORT, run_sections
+from lmgym.report.comparison import Comparison
+from lmgym.report.glossary import definition
+from lmgym.report.page import REPORT, report_page, run_sections
 from lmgym.report.panels import Panel
 from lmgym.report.run_files import RunFiles
 from ppo.task_setups import text_with_function
@@ -26,12 +29,12 @@ SMALL = {
 KINDS = ("reward", "sft", "preference", "ppo", "failed", "resumed")
 PANELS = {
     "reward": {"loss", "accuracy", "margins", "reliability", "accuracy_by_margin", "accuracy_by_length",
-               "score_distribution", "replies", "rows", "run", "config", "metrics"},
-    "sft": {"loss", "perplexity", "replies", "config"},
+               "score_distribution", "replies", "rows", "run", "config", "metrics", "phases"},
+    "sft": {"loss", "perplexity", "replies", "config", "phases"},
     "preference": {"loss", "accuracy", "margins", "implicit_rewards", "reliability", "accuracy_by_margin", "replies",
                    "config"},
     "ppo": {"reward", "over_optimisation", "kl", "lengths", "entropy", "clip_fraction", "explained_variance",
-            "policy_loss", "replies", "conversations", "scores_0", "diversity"},
+            "policy_loss", "replies", "conversations", "scores_0", "diversity", "phases"},
     "failed": {"config", "run"},
     "resumed": {"reward", "launches", "conversations"},
 }  # fmt: skip
@@ -151,8 +154,9 @@ def test_a_reward_models_replies_have_the_scores_of_its_held_out_pairs(folders: 
     scores = read_lines(folders["reward"] / "scores.jsonl")
     pairs = panels(folders["reward"])["replies"].pairs
     for pair, score in zip(pairs, scores, strict=False):
-        assert [reply["after"] for reply in pair["given"]] == [score["chosen"], score["rejected"]]
-        assert pair["given"][0]["before"] != pair["given"][0]["after"]
+        scores = [dict(side["scores"]) for side in pair["sides"]]
+        assert [one["after"] for one in scores] == [score["chosen"], score["rejected"]]
+        assert scores[0]["score before"] != scores[0]["after"]
 
 
 def test_a_failed_run_says_why_and_a_resumed_one_from_where(folders: dict[str, Path]) -> None:
@@ -160,3 +164,101 @@ def test_a_failed_run_says_why_and_a_resumed_one_from_where(folders: dict[str, P
     page = (folders["resumed"] / REPORT).read_text()
     assert "Resumed 1 time, from the checkpoint after update 4." in page
     assert "interrupted, can be resumed" in page
+
+
+def test_every_metric_of_real_runs_is_explained(folders: dict[str, Path]) -> None:
+    for kind in ("reward", "sft", "preference", "ppo"):
+        names = RunFiles(folders[kind]).metric_names
+        assert [name for name in names if not definition(name)] == [], kind
+
+
+def test_a_run_records_its_phases_and_its_memory_and_trains_on_a_curve(folders: dict[str, Path]) -> None:
+    run = RunFiles(folders["sft"])
+    assert run.record["peak_memory_gib"] > 0.1
+    evaluated = [update for update, _ in run.series("eval/loss")]
+    assert [update for update, _ in run.series("time/evaluate")] == evaluated
+    assert {update for update, _ in run.series("time/train")} >= {*evaluated} - {0}
+    seconds = sum(value for name in ("time/train", "time/evaluate") for _, value in run.series(name))
+    assert 0 < seconds < run.record["seconds"]
+
+
+@needs_chromium
+def test_replies_are_sorted_by_the_change_of_their_reward(folders: dict[str, Path]) -> None:
+    with open_page(folders["ppo"] / REPORT) as opened:
+        panel = opened.page.get_by_test_id("panel-replies")
+        order = panel.locator("select.order")
+
+        def changes() -> list[float]:
+            return [float(text) for text in panel.locator(".change b").all_inner_texts()]
+
+        given = changes()
+        order.select_option(label="largest rise: change of reward")
+        assert changes() == sorted(given, reverse=True)
+        order.select_option(label="largest fall: change of reward")
+        assert changes() == sorted(given)
+        assert len(set(given)) > 1
+        order.select_option(label="as in the data")
+        assert changes() == given
+        assert opened.said == []
+
+
+@needs_chromium
+def test_many_replies_are_opened_by_a_button_and_sorted_all(tmp_path: Path) -> None:
+    (tmp_path / "samples").mkdir()
+    for update, sign in ((0, 0), (4, 1)):
+        rows = [{"task": i, "prompt": "hi", "reply": f"reply {i}", "reward": sign * i % 12} for i in range(12)]
+        path = tmp_path / f"samples/evaluation-{update:06d}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / REPORT).write_text(report_page(tmp_path))
+    with open_page(tmp_path / REPORT) as opened:
+        panel = opened.page.get_by_test_id("panel-replies")
+
+        def visible() -> list[str]:
+            return [one.inner_text() for one in panel.locator(".reply.after bdi").all() if one.is_visible()]
+
+        assert visible() == [f"reply {i}" for i in range(8)]
+        panel.locator("select.order").select_option(label="largest rise: change of reward")
+        assert visible() == [f"reply {i}" for i in range(11, 3, -1)]
+        panel.get_by_role("button", name="show all 12").click()
+        assert len(visible()) == 12
+        assert not panel.get_by_role("button").is_visible()
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 390])
+def test_compared_runs_show_their_replies_side_by_side(width: int, folders: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "comparison.html"
+    page.write_text(Comparison.of([folders["ppo"], folders["resumed"]]).page())
+    with open_page(page, width, dark=width < 500) as opened:
+        pair = opened.page.get_by_test_id("panel-replies").locator(".pair").first
+        left, right = (side.bounding_box() for side in pair.locator(".reply").all())
+        assert pair.locator(".side").all_inner_texts() == ["ppo", "resumed"]
+        assert left
+        assert right
+        assert (left["y"] == right["y"]) == (width > 500)
+        assert "change of reward, resumed − ppo" in pair.inner_text()
+        assert (opened.said, opened.requested, opened.overflows) == ([], [page.as_uri()], False)
+
+
+@needs_chromium
+def test_names_of_lines_are_whole_and_explained_when_pointed_at(folders: dict[str, Path]) -> None:
+    with open_page(folders["ppo"] / REPORT, 390) as opened:
+        name = opened.page.get_by_test_id("panel-diversity").locator(".legend abbr").first
+        assert name.inner_text() == "openings"
+        assert name.get_attribute("title") == definition("eval/diversity/openings")
+        card = opened.page.get_by_test_id("cards").locator("abbr").first
+        assert card.get_attribute("title") == definition("eval/reward/mean")
+
+
+@needs_chromium
+def test_replies_and_tables_need_no_javascript(folders: dict[str, Path]) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(java_script_enabled=False)
+        page.goto((folders["ppo"] / REPORT).as_uri())
+        pairs = page.get_by_test_id("panel-replies").locator(".pair")
+        assert pairs.count() > 1
+        assert all(pair.is_visible() for pair in pairs.all())
+        assert page.get_by_test_id("panel-phases").is_visible()
+        assert page.locator("button, select.order").count() == 0
+        browser.close()

@@ -30,7 +30,9 @@ ENGINES = {
     "zero3": ("deepspeed", "zero3.json"),
 }  # fmt: skip
 NO_FIGURES = ("step", "epoch", "time", "non_finite")
-TIMES = ("time", "train/items_per_second", "train/tokens_per_second", "run/seconds")
+TIMES = (
+    "time", "time/train", "time/evaluate", "train/items_per_second", "train/tokens_per_second", "run/seconds",
+)  # fmt: skip
 
 
 def command(engine: str, output: Path, model: Path, pairs: Path, held_out: Path, ranks: int = 2, **changes) -> list:

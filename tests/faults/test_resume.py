@@ -22,9 +22,10 @@ from faulting import (
     newest,
     outcome,
     steps,
+    wait_for,
     workers,
 )
-from launching import finish, run
+from launching import finish, run, start
 
 RANKS = {"plain": 1}
 Words = Callable[..., list]
@@ -174,6 +175,25 @@ def test_a_missing_random_state_is_an_error_and_not_another_run(words: Words, tm
 
 
 @pytest.mark.slow
+def test_both_ranks_follow_the_first_into_a_numbered_folder_and_resume_there(words: Words, tmp_path: Path) -> None:
+    folder, second = tmp_path / "outputs/noisy", tmp_path / "outputs/noisy/2"  # no --output
+    first = run(words("plain", ""), tmp_path)
+    assert first.returncode == 0, first.stderr[-2000:]
+    kept = digest(folder)
+    launched = start(words("ddp", ""), tmp_path, LMGYM_TEST_SLEEP="0.08")
+    wait_for(lambda: 4 in steps(second), launched=launched)
+    kill_rank(launched, 1)
+    finish(launched)
+    assert outcome(second)[0] != "finished"
+    done = run(words("ddp", ""), tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "resuming from outputs/noisy/2/checkpoints/step-" in done.stdout
+    assert outcome(second) == ("finished", 0)
+    assert digest(folder) == kept
+    assert not (folder / "3").exists()
+
+
+@pytest.mark.slow
 def test_other_settings_other_data_and_never(words: Words, held_out_pairs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     kill_after(words, folder, "plain", 4, rank=0)
@@ -186,4 +206,5 @@ def test_other_settings_other_data_and_never(words: Words, held_out_pairs: Path,
     anew = run(words("plain", folder, learning_rate=2e-3, resume="never", max_updates=2))
     assert anew.returncode == 0, anew.stderr[-2000:]
     assert "going on" not in anew.stdout
-    assert sorted(int(p.name[5:]) for p in (folder / "checkpoints.1").glob("step-*")) == before
+    assert outcome(folder / "2") == ("finished", 0)
+    assert steps(folder) == before, "the unfinished run is as it was"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.errors import bounded, listed, one_line, shown, shown_path
+from lmgym.errors import bounded, found_from, listed, one_line, shown, shown_path
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,15 @@ def test_a_message_keeps_what_was_found_and_how_to_fix_it():
     assert len(message) == 300
     assert message.startswith("error: x is 1: yyy")
     assert message.endswith("yyy; needed: 2")
+
+
+def test_a_path_that_another_folder_has_is_told_with_the_command_that_goes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two words/outputs/x").mkdir(parents=True)
+    (tmp_path / "two words/a/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "two words/a/b")
+    assert found_from("outputs/x") == f"; it is found from another folder: cd '{tmp_path}/two words'"
+    assert found_from("reward_models/experiments").endswith(f": cd {Path(__file__).parents[2]}")
+    for absent in ("outputs/y", "owner/name", "/outputs/x", "\0", "a" * 5000):
+        assert found_from(absent) == ""

@@ -207,6 +207,7 @@ def tracked() -> list[str]:
 
 PRINTERS = {
     ("lmgym/console.py", "print"),  # the one place
+    ("lmgym/__init__.py", "print"),  # where rich is not installed
     ("lmgym/apps/chat/pipe_frontend.py", "print"),  # JSON for programs, in ASCII
 }
 

@@ -51,6 +51,7 @@ LAYERS = (
     "lmgym.agents",  # an import path of LlamaGym's users
     "eval_rewards_api",
     "lmgym.cli",
+    "lmgym.__main__",  # python3 -m lmgym
 )
 """packages and modules from the bottom to the top; a module belongs to the longest of these that it begins with"""
 APPS = sorted(path.parent.name for path in (ROOT / "lmgym/apps").glob("*/__init__.py"))

@@ -71,7 +71,10 @@ def train(
     or a hub id. Under a launcher errors are printed in one line and end the process.
     """
 
+    folder = Path(output)
+
     def work() -> None:
+        nonlocal folder
         from ppo.train import train as train_ppo
         from ppo.trlx.adapters import adapter_settings
 
@@ -92,10 +95,10 @@ def train(
         if "max_updates" not in (ppo_config_dict or {}):
             config = replace(config, optimizer=replace(config.optimizer, max_updates=updates))
         show_notes([f"lmgym.agents: {note}" for note in (*notes, *more)])
-        train_ppo(config, agent_episodes(agent_class, env_id, env_settings, max_turns))
+        folder = train_ppo(config, agent_episodes(agent_class, env_id, env_settings, max_turns))
 
     if "RANK" in os.environ:  # each rank ends its process cleanly afterwards
         launch(work)
     else:
         work()
-    return Path(output) / "model"
+    return folder / "model"

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from lmgym.apps.chat.arguments import parse_assignments, parse_float, parse_int, parse_sampling
 from lmgym.apps.chat.exchanges import Exchange, check_count, explain, readable
-from lmgym.apps.chat.loading import describe_revision
+from lmgym.apps.chat.loading import check_scorer_names, describe_revision, model_revisions
 from lmgym.apps.chat.session import ChatSession
 from lmgym.errors import InputError, one_line
 from lmgym.generation.protocol import Progress
+from lmgym.scoring.named_scorers import load_scorer, read_names
 from lmgym.scoring.ranking import agreement, describe_weights, ranks
 from lmgym.text import Turn
 
 VIEWS = ("scores", "ranks", "z")
+NONE = ('""', "''")  # an empty text, as a command's argument
 ECHOED = 500  # characters of a message that a command repeats
 
 
@@ -45,8 +47,8 @@ class Response:
     """True if the exchange has new candidates, or reveals those of a blind turn"""
     first: int = 0
     """index of the first candidate to show; those before it are on the screen already, unchanged"""
-    command: str = ""
-    """a command for the shell, shown below the text in one line whatever the width of the terminal"""
+    commands: tuple[str, ...] = ()
+    """for the shell, shown below the text, each in one line whatever the width of the terminal"""
 
 
 def best_of(chat: ChatView, text: str) -> Response:
@@ -67,7 +69,25 @@ def _sampling_settings(session: ChatSession) -> str:
 def select(chat: ChatView, text: str) -> Response:
     if text:
         chat.session.select(text)
-    return Response(f"{chat.session.selects} selects from the next turn on; scorers: {', '.join(chat.session.judges)}")
+    return Response(_who_scores(chat.session))
+
+
+def scorers(chat: ChatView, text: str) -> Response:
+    session = chat.session
+    if text in NONE:
+        session.use_scorers({}, model_revisions(session.generator, {}))
+    elif text:
+        named = read_names(text, "%scorers")
+        check_scorer_names(named, "%scorers")
+        judges = session.judges | {name: load_scorer(path) for name, path in named.items()}
+        session.use_scorers(judges, model_revisions(session.generator, judges))
+    return Response(_who_scores(session))
+
+
+def _who_scores(session: ChatSession) -> str:
+    if not session.judges:
+        return "no scorers: the first reply is taken, or the one that you %pick; %scorers PATH adds one"
+    return f"{session.selects} selects from the next turn on; scorers: {', '.join(session.judges)}"
 
 
 def blend(chat: ChatView, text: str) -> Response:
@@ -85,10 +105,12 @@ def retry(chat: ChatView, text: str) -> Response:
 
 def more(chat: ChatView, text: str) -> Response:
     before, view = chat.session.last, chat.view
+    names = before.names
     n = parse_int(text, "%more 4") if text else chat.session.best_of
     exchange = chat.session.more(n, chat.progress)
-    # ranks and z of the earlier replies change; an open turn is shuffled; a new branch may be off the screen
-    is_on_screen = view == "scores" and not exchange.is_open and exchange.id == before.id
+    # ranks and z of the earlier replies change, and all scores with new scorers; an open turn is shuffled; a new branch
+    # may be off the screen
+    is_on_screen = view == "scores" and not exchange.is_open and exchange.id == before.id and exchange.names == names
     return Response(exchange=exchange, is_turn=True, first=len(before.candidates) if is_on_screen else 0)
 
 
@@ -132,7 +154,8 @@ def _replied(exchange: Exchange) -> str:
 
 def history(chat: ChatView, text: str) -> Response:
     session = chat.session
-    rows = [("", _said(turn)) for turn in session.opening]
+    opening = session.opening if session.head is None else session.history[0].prompt.turns[:-1]
+    rows = [("", _said(turn)) for turn in opening]
     for exchange in session.history:
         rows += [(f"turn {exchange.id}", _said(exchange.prompt.turns[-1])), ("", _replied(exchange))]
     others = session.exchanges.keys() - {exchange.id for exchange in session.history}
@@ -236,8 +259,17 @@ def agree(chat: ChatView, text: str) -> Response:
 
 def persona(chat: ChatView, text: str) -> Response:
     if text:
-        chat.session.persona = "" if text in ('""', "''") else readable(text)
+        chat.session.persona = "" if text in NONE else readable(text)
     return Response(f"persona: {one_line(chat.session.persona, ECHOED) or '(none)'}")
+
+
+def first_message(chat: ChatView, text: str) -> Response:
+    session = chat.session
+    if text:
+        session.begin_with("" if text in NONE else text)
+    said = "".join(one_line(turn.text, ECHOED) for turn in session.opening)
+    later = "" if session.head is None else "; it begins the next conversation: %back 0"
+    return Response(f"first message: {said or '(none)'}{later if text else ''}")
 
 
 def shown_file(path: Path) -> str:
@@ -250,10 +282,11 @@ def status(chat: ChatView, text: str) -> Response:
     decided = sum(exchange.human_pick is not None for exchange in session.exchanges.values())
     rows = [
         ("turns", f"{len(session.exchanges)} ({decided} decided by you); now {position(session).splitlines()[0]}"),
-        ("selects", f"{session.selects}, the best of {session.best_of}"),
-        ("scorers", ", ".join(session.judges)),
+        ("selects", f"{session.selects}, the {'best' if session.judges else 'first'} of {session.best_of}"),
+        ("scorers", ", ".join(session.judges) or "(none)"),
         ("table", f"{chat.view}; blind {'on' if session.blind else 'off'}"),
         ("persona", one_line(session.persona, ECHOED) or "(none)"),
+        ("opening", "".join(one_line(turn.text, ECHOED) for turn in session.opening) or "(none)"),
         ("sampling", _sampling_settings(session)),
         ("file", shown_file(session.path)),
     ]

@@ -1,18 +1,29 @@
 """The commands of chats: talk_to_models and convo_evolution of eval_rewards_api.py, and `lmgym chat`."""
 
 import sys
+from collections.abc import Callable
 from typing import final
 
 import click
 
 from lmgym.runs.launch import launch
 from lmgym.runs.usage import OneLineErrors
+from lmgym.scoring.named_scorers import read_names
 
 OTHER_FLAGS = {
     "ignore_unknown_options": True,
     "allow_extra_args": True,
 }  # load_experiment checks them
 EXPERIMENT = click.option("--experiment_name", help="name of an experiment, or path/to/file.py")
+SESSION_OPTIONS = (
+    click.option("--select_model", help="scorer that selects the reply  [default: the first]"),
+    click.option("--best_of", type=int, help="number of replies per turn  [default: 6, or 1 without scorers]"),
+    click.option("--ranked", is_flag=True, help="show ranks instead of scores"),
+    click.option("--prompt", "--persona", "prompt", help="persona of the bot, its system message"),
+    click.option("--first_message", help="first message of the bot"),
+    click.option("--sessions", default="outputs/sessions", show_default=True, help="folder for the session's file"),
+    click.option("--json", "as_json", is_flag=True, help="print a JSON object per turn; read messages from stdin"),
+)
 
 
 @final
@@ -35,23 +46,27 @@ def sessions() -> None:
     """Chat with models and compare reward models."""
 
 
+def session_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of every session."""
+    for option in reversed(SESSION_OPTIONS):
+        command = option(command)
+    return command
+
+
 @sessions.command("talk_to_models", cls=ExperimentCommand, context_settings=OTHER_FLAGS)
 @EXPERIMENT
-@click.option("--select_model", help="scorer that selects the reply  [default: the only one]")
-@click.option("--best_of", default=6, show_default=True, help="number of replies per turn")
-@click.option("--ranked", is_flag=True, help="show ranks instead of scores")
-@click.option("--prompt", help="persona of the bot; a terminal asks for it")
-@click.option("--first_message", help="first message of the bot; a terminal asks for it")
-@click.option("--sessions", default="outputs/sessions", show_default=True, help="folder for the session's file")
-@click.option("--json", "as_json", is_flag=True, help="print a JSON object per turn; read messages from stdin")
+@session_options
 @click.pass_context
 def talk_to_models(context: click.Context, as_json: bool, **options) -> None:
-    """Chat with the best of N replies, with the scores of every reward model."""
+    """Chat with the best of N replies, with the scores of every reward model.
+
+    A terminal asks for the persona and the first message, unless they are given.
+    """
 
     def run() -> None:
         from lmgym.apps.chat.startup import ChatOptions, run_chat
 
-        run_chat(ChatOptions(**options), context.args, as_json)
+        run_chat(ChatOptions(**options), context.args, as_json, asks=True)
 
     launch(run)
 
@@ -74,31 +89,21 @@ def convo_evolution(context: click.Context, experiment_name: str | None, dataset
     launch(run)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})  # talk_to_models checks them
-@click.argument("policy")
-@click.option("--scorers", required=True, metavar="NAME=PATH,...", help="reward models: folders or hub ids")
-@click.option("--best_of", default=6, show_default=True, help="number of replies per turn")
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
-def chat(policy: str, scorers: str, best_of: int, flags: tuple[str, ...]) -> None:
-    """Talk to a policy: the best of N replies, with the opinion of every scorer.
+@click.command()
+@click.argument("model")
+@click.option("--scorers", default="", metavar="[NAME=]PATH,...", help="reward models: folders or hub ids")
+@session_options
+def chat(model: str, scorers: str, as_json: bool, **options) -> None:
+    """Talk to a model; with scorers, to the best of N replies.
 
-    POLICY is a model's folder or hub id.
-
-    \b
-    FLAGS:
-      --select_model NAME   scorer that selects the reply  [default: the first]
-      --ranked              show ranks instead of scores
-      --prompt TEXT         persona of the bot; a terminal asks for it
-      --first_message TEXT  first message of the bot; a terminal asks for it
-      --sessions FOLDER     folder for the session's file
-      --json                print a JSON object per turn; read messages from stdin
+    MODEL is a model's folder or hub id. Without a terminal, each line of stdin is a message.
     """
-    from lmgym.scoring.named_scorers import read_names
-
-    words = ["--experiment_name", "hh", "--model", policy, "--scorers", scorers, "--best_of", str(best_of), *flags]
 
     def run() -> None:
-        first = next(iter(read_names(scorers)))
-        talk_to_models.main(["--select_model", first, *words], standalone_mode=False)
+        from lmgym.apps.chat.startup import ChatOptions, run_chat
+
+        if scorers:
+            read_names(scorers)  # before the model loads
+        run_chat(ChatOptions("hh", **options), ["--model", model, "--scorers", scorers], as_json)
 
     launch(run)

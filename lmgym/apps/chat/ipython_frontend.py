@@ -7,14 +7,15 @@ running cell (`%timeit f()`, `%run x.ipy`) are not turns.
 """
 
 import builtins
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from IPython.terminal.prompts import Prompts
+from prompt_toolkit.key_binding import merge_key_bindings
 from pygments.token import Token
 
 from lmgym.apps.chat.actions import ChatView
+from lmgym.apps.chat.keyboard import new_line_keys
 from lmgym.apps.chat.screen import make_console
 from lmgym.apps.chat.session_commands import COMMANDS, LEAVE, ChatCommand, complete, split_command
 from lmgym.apps.chat.terminal_frontend import PROMPT, answer, greet
@@ -38,8 +39,7 @@ def attach(shell: Any, chat: ChatView) -> None:
 
     def respond_to(line: str) -> None:
         shell.user_ns.setdefault("session", chat.session)  # %reset deletes all names
-        with contextlib.suppress(KeyboardInterrupt):
-            answer(console, chat, line)
+        answer(console, chat, line)
 
     def is_magic(name: str) -> bool:
         magics = shell.magics_manager
@@ -58,6 +58,8 @@ def attach(shell: Any, chat: ChatView) -> None:
         shell.set_hook("complete_command", lambda _, event: complete(chat, event.text_until_cursor), str_key=f"%{name}")
     shell.set_custom_exc((InputError,), _say_error)  # of `> session.pick(9)`
     shell.prompts = ChatPrompts(shell)
+    if shell.pt_app is not None:  # as on a dumb terminal
+        shell.pt_app.key_bindings = merge_key_bindings([shell.pt_app.key_bindings, new_line_keys()])
     greet(console, chat)
     console.print("> runs Python (> session.last.df), ! runs a shell command (!ls).")
 

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -40,13 +40,12 @@ class Experiment:
     arguments: tuple[Any, ...]
 
     def judges(self) -> dict[str, Scorer]:
-        """The scorers by name. Raises InputError if they do not load, or have names that commands cannot contain."""
+        """The scorers by name; there may be none. Raises InputError if they do not load, or have unusable names."""
         judges = self._call("get_reward_models")
-        if not isinstance(judges, dict) or not judges:
+        if not isinstance(judges, dict):
             raise InputError(f"get_reward_models of {self.name} gave {type(judges).__name__}; needed: scorers by name")
+        check_scorer_names(judges, self.name)
         for name, judge in judges.items():
-            if not isinstance(name, str) or not SCORER_NAME.fullmatch(name) or name in COLUMNS:
-                raise InputError(f"scorer {shown(name)} of {self.name}: needed a name of letters, digits and _ . : -")
             self._check_method(judge, "score", f"scorer {name}")
         return judges
 
@@ -152,15 +151,21 @@ def _config(module: ModuleType, flags: Sequence[str], known: Sequence[str]) -> t
     return (override(config, list(flags)),)
 
 
-def check_scorer(select: str | None, judges: dict[str, Scorer], experiment: str) -> str:
-    """The name of the scorer that selects; the only one by default. Raises InputError if it is missing or unknown."""
-    if not select and len(judges) == 1:
-        return next(iter(judges))
-    available = f"available: {', '.join(judges)}"
+def check_scorer_names(names: Iterable[Any], source: str) -> None:
+    """Raises InputError for a name that commands cannot contain, or that is a column's."""
+    for name in names:
+        if not isinstance(name, str) or not SCORER_NAME.fullmatch(name) or name in COLUMNS:
+            raise InputError(f"scorer {shown(name)} of {source}: needed a name of letters, digits and _ . : -")
+
+
+def check_scorer(select: str | None, judges: Mapping[str, Scorer], experiment: str) -> str:
+    """The name of the scorer that selects: the first, or none, by default. Raises InputError if it is unknown."""
     if not select:
-        raise InputError(f"--select_model is missing, and {experiment} has {len(judges)} scorers; {available}")
+        return next(iter(judges), "")
     if select not in judges:
-        raise InputError(f"there is no scorer {shown(select)} in {experiment}; {available}")
+        raise InputError(
+            f"there is no scorer {shown(select)} in {experiment}; available: {', '.join(judges) or 'none'}"
+        )
     return select
 
 

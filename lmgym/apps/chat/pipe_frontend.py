@@ -32,7 +32,7 @@ def answer_lines(chat: ChatView, lines: Iterable[str], out: IO[str], as_json: bo
                 print(json_line(as_object(response.exchange)), file=out, flush=True)
             for note in response.exchange.notes:
                 say(f"note: {note}", error=True)
-        texts = [*response.text.split("\n"), response.command] if response.ok else [response.text]
+        texts = [*response.text.split("\n"), *response.commands] if response.ok else [response.text]
         for text in filter(None, texts):
             say(text, error=True)
 

@@ -1,9 +1,9 @@
 """The file of a session: a JSON object per line, appended and synced, so that a kill loses at most the open turn.
 
-Kinds of rows: "session" first, with what all turns share; "turn" for a new or changed turn (the last row of an id
-counts); "decision" for one about a turn that the file has; "head" after going back; and "failure". A row has nothing
-that can be rebuilt from those before it: a turn's prompt is the parent's conversation with the new message.
-Files are readable by their owner only.
+Kinds of rows: "session" first, with what the turns that follow share, and again where that changes; "turn" for a new or
+changed turn (the last row of an id counts); "decision" for one about a turn that the file has; "head" after going back;
+and "failure". A row has nothing that can be rebuilt from those before it: a turn's prompt is the parent's conversation
+with the new message. Files are readable by their owner only.
 """
 
 import json

@@ -44,19 +44,21 @@ def show(console: CleanConsole, chat: ChatView, response: Response) -> None:
         console.print(Text(printed_line(response.text), "red"))
     elif response.text:
         console.print(Text("\n".join(map(printed_line, response.text.split("\n")))))
-    if response.command:
-        console.print(Text(printed_line(response.command)), soft_wrap=True)
+    for command in response.commands:
+        console.print(Text(printed_line(command)), soft_wrap=True)
 
 
 def _show_exchange(console: CleanConsole, chat: ChatView, exchange: Exchange, first: int) -> None:
-    notes = list(exchange.notes)
+    notes, most = list(exchange.notes), chat.session.sampling.max_new_tokens
     has_rows = first < len(exchange.candidates)
-    if has_rows:
+    if _is_reply_alone(exchange):
+        notes += _notes_on_omitted(exchange, ["end"], most)
+    elif has_rows:
         table, legend, omitted = table_of(exchange, chat.view, console, chat.session.weights, first)
         console.print(table)
         if legend:
             console.print(legend)
-        notes += _notes_on_omitted(exchange, omitted)
+        notes += _notes_on_omitted(exchange, omitted, most)
     for note in notes:
         console.print(Text(printed_line(f"note: {note}"), "yellow"))
     if has_rows:
@@ -65,13 +67,21 @@ def _show_exchange(console: CleanConsole, chat: ChatView, exchange: Exchange, fi
         )
 
 
-def _notes_on_omitted(exchange: Exchange, omitted: Sequence[str]) -> list[str]:
-    """Notes on the columns that did not fit."""
+def _is_reply_alone(exchange: Exchange) -> bool:
+    """True for a single reply without scores, which needs no table."""
+    return len(exchange.candidates) == 1 and not exchange.names and not exchange.is_open
+
+
+def _notes_on_omitted(exchange: Exchange, omitted: Sequence[str], most: int) -> list[str]:
+    """Notes on the columns that did not fit, and if every reply was cut off. `most` is the present max_new_tokens."""
     scorers = [name for name in omitted if name in exchange.names]
     notes = [f"the terminal is too narrow for {', '.join(scorers)}"] if scorers else []
     cut = [str(i) for i, candidate in enumerate(exchange.candidates, 1) if candidate.finish_reason == "length"]
-    if cut and "end" in omitted:
-        notes.append(f"cut off at max_new_tokens: {', '.join(cut) if len(cut) < len(exchange.candidates) else 'all'}")
+    if cut and ("end" in omitted or len(cut) == len(exchange.candidates)):
+        which = "replies " + ", ".join(cut)
+        if len(cut) == len(exchange.candidates):
+            which = "all replies" if len(cut) > 1 else "the reply"
+        notes.append(f"cut off at max_new_tokens: {which}; %set max_new_tokens={2 * most} allows longer ones")
     return notes
 
 
@@ -117,7 +127,8 @@ def table_of(
     # the longest bars that cost no scorer its column
     bar, kept = next(layout for layout in reversed(layouts) if layouts[0][1] & set(names) <= layout[1])
     shown = [columns[name] for name in names if name in kept]
-    title = f"turn {exchange.id}" + (f", {len(exchange.candidates) - first} more replies" if first else "")
+    more = len(exchange.candidates) - first
+    title = f"turn {exchange.id}" + (f", {more} more {'replies' if more > 1 else 'reply'}" if first else "")
     table = Table(title=Text(title, "dim"), title_justify="left", expand=False)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("reply", overflow="fold", ratio=None, min_width=max(1, min(NARROW_REPLY_WIDTH, width - 9)))
@@ -140,17 +151,17 @@ def table_of(
 
 
 def _legend(chosen: bool, columns: Sequence[ScorerColumn], view: str, bar: int, styles: Collection[str]) -> Text:
-    """A line that explains the marks, bars and colours of the table; empty without scores."""
+    """A line that explains the marks, bars and colours of the table; empty while nothing is chosen."""
     entries = [
         ("> chosen", "dim", chosen),
         ("* selects", "dim", any(column.heading.endswith(" *") for column in columns)),
-        ("1: best", "dim", view == "ranks"),
-        ("z: deviations from the mean", "dim", view == "z"),
+        ("1: best", "dim", columns and view == "ranks"),
+        ("z: deviations from the mean", "dim", columns and view == "z"),
         ("bar: worst to best", "dim", bar and any(column.lengths for column in columns)),
         ("green: best", "green", "green" in styles),
         ("magenta: scorers disagree", "magenta", "magenta" in styles),
     ]
-    return Text("  ").join(Text(text, style) for text, style, is_used in entries if is_used and columns)
+    return Text("  ").join(Text(text, style) for text, style, is_used in entries if is_used)
 
 
 def _fitting_columns(widths: Mapping[str, int], width: int, deciding: Collection[str]) -> set[str]:

@@ -20,20 +20,27 @@ from lmgym.errors import InputError, one_line, shown
 from lmgym.generation.protocol import Generator, Progress, Sampling, seeds_of
 from lmgym.runs.record import timestamp
 from lmgym.scoring.protocol import Scorer
-from lmgym.scoring.ranking import describe_weights, score_replies, select_best
+from lmgym.scoring.ranking import NOBODY, describe_weights, score_replies, select_best
 from lmgym.text import Conversation, Turn, messages
 
 SESSIONS = "outputs/sessions"  # beside the outputs of runs
 
 
+def _opening(first_message: str) -> tuple[Turn, ...]:
+    return (Turn("bot", readable(first_message)),) if first_message.strip() else ()
+
+
 class ChatSession:
-    """A chat of one user with one generator and any number of scorers. Arguments number candidates from 1."""
+    """A chat of one user with one generator and any number of scorers. Arguments number candidates from 1.
+
+    The first scorer selects, if no other is named; without any, the first reply is taken.
+    """
 
     def __init__(
         self,
         generator: Generator,
         judges: Mapping[str, Scorer],
-        select: str,
+        select: str = "",
         best_of: int = 6,
         sampling: Sampling | None = None,
         persona: str = "",
@@ -44,9 +51,10 @@ class ChatSession:
         self.generator, self.judges = generator, dict(judges)
         self.best_of, self.sampling = check_count(best_of), sampling or Sampling()
         self.persona = readable(persona)
-        self.opening = tuple([Turn("bot", readable(first_message))] if first_message.strip() else [])
+        self.opening = _opening(first_message)
         self.weights: dict[str, float] = {}
-        self.select(select)
+        if judges:
+            self.select(select or next(iter(judges)))
         self.blind, self.requests = False, 0
         self.exchanges: dict[int, Exchange] = {}
         self.head: int | None = None
@@ -188,7 +196,25 @@ class ChatSession:
     @property
     def selects(self) -> str:
         """The scorer, or the weighted scorers, that select."""
-        return describe_weights(self.weights)
+        return describe_weights(self.weights) or NOBODY
+
+    def use_scorers(self, judges: Mapping[str, Scorer], revisions: Mapping[str, Any]) -> None:
+        """Scores by these from the next turn on; the first selects if those that did are not among them."""
+        self.judges = dict(judges)
+        if not self.weights or not self.weights.keys() <= judges.keys():
+            self.weights = dict.fromkeys(list(judges)[:1], 1.0)
+        self.about["models"] = dict(revisions)
+        self._change_header()
+
+    def begin_with(self, first_message: str) -> None:
+        """Makes this the bot's first message of conversations that begin from now on; empty is none."""
+        self.opening = _opening(first_message)
+        self._change_header()
+
+    def _change_header(self) -> None:
+        """Writes the header again, for the rows that follow; the file of a session without a turn has none yet."""
+        if self.exchanges:
+            self._file.append(self._header())
 
     def set_blind(self, on: bool) -> None:
         """Hides scores, order and choice until the user decides; off reveals an open exchange."""
@@ -283,10 +309,12 @@ class ChatSession:
 
     def _rows(self) -> list[dict[str, Any]]:
         """All rows of the session's file."""
-        opening = messages(Conversation(self.opening, self.persona))
-        header = {"kind": "session", "conversation": self.conversation_id, "opening": opening, **self.about}
         turns = [self._turn_row(exchange) for exchange in self.exchanges.values()]
-        return [header, *turns, self._row("head", turn=self.head)] if turns else [header]
+        return [self._header(), *turns, self._row("head", turn=self.head)] if turns else [self._header()]
+
+    def _header(self) -> dict[str, Any]:
+        opening = messages(Conversation(self.opening, self.persona))
+        return {"kind": "session", "conversation": self.conversation_id, "opening": opening, **self.about}
 
     def _turn_row(self, exchange: Exchange) -> dict[str, Any]:
         before = conversation_before(exchange.parent, self.exchanges, self.opening)

@@ -14,8 +14,10 @@ from lmgym.apps.chat.records import load as read_session
 from lmgym.apps.chat.session import ChatSession
 from lmgym.errors import InputError, nearest, one_line, shown_path
 from lmgym.generation.protocol import Progress, Sampling
+from lmgym.scoring.named_scorers import name_of, unused_name
 
 LEAVE = ("exit", "quit")
+ENOUGH = 100  # decisions
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,59 @@ def export(chat: ChatView, text: str) -> Response:
         raise InputError("%export prefs PATH")
     session, path = chat.session, parse_path(path)
     counts = export_preferences(list(session.exchanges.values()), session.conversation_id, Path(path))
-    found = f"{path}: {counts.pairs} preferences from {counts.decisions} decisions"
+    said = f"{path}: {counts.pairs} preferences from {_count(counts.decisions, 'decision')}"
     if empty := counts.ties + counts.rejections:
-        found += f", of which {empty} (ties and rejections) give none"
+        said += f", of which {empty} (ties and rejections) give none"
+    if (found := counts.decisions - empty) < ENOUGH:
+        said += (
+            f"\n{_count(found, 'decision')}: too few to train on; collect about {ENOUGH} (a rule of thumb; for a "
+            "scripted person with simple tastes 30 were enough, see docs/flywheel.md)"
+        )
     if counts.prompts < 2:
-        return Response(f"{found}; to train on them, decide about a second message too: one is held out to evaluate on")
-    command = shlex.join(training_command(session, path, counts.pairs))
-    return Response(f"{found}; to train a scorer on them:", command=command)
+        return Response(f"{said}\nTo train, decide about a second message too: one is held out to evaluate on.")
+    return Response(
+        f"{said}\nTo train a scorer on them, and to chat with it:", commands=next_commands(session, path, counts.pairs)
+    )
 
 
-def training_command(session: ChatSession, path: str, pairs: int) -> list[str]:
-    """The command that trains a scorer on exported pairs, from the session's own model if it is in this process."""
-    generator = session.about.get("models", {}).get("generator", {})
-    model = ["--model", generator["model"]] if "model" in generator and "server" not in generator else []
-    # by default a tenth is held out, which of fewer pairs is none
-    held_out = ["--eval_size", "1"] if pairs < 10 else []
-    return ["lmgym", "train", "reward", "hh_pairwise", *model, "--dataset", path, *held_out]
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
+def next_commands(session: ChatSession, path: str, pairs: int) -> tuple[str, ...]:
+    """The command that trains a scorer on exported pairs, and the chat with it, if the policy is in this process.
+
+    Training starts from the scorer that selects, else from the policy. LoRA's learning rate is that of QLoRA (Dettmers
+    et al. 2023, table 9, models up to 13B).
+    """
+    models, known = session.about.get("models", {}), _scorer_folders(session)
+    generator = models.get("generator", {})
+    policy = generator.get("model") if "server" not in generator else None
+    start = next((known[name] for name in session.weights if name in known), policy)
+    output = Path("outputs", unused_name(Path(path).stem, os.listdir("outputs") if os.path.isdir("outputs") else []))
+    batch = next((size for size in (16, 8, 4) if pairs >= 10 * size), 2)  # ten updates an epoch or more
+    train = [
+        *("lmgym", "train", "reward", "hh_pairwise", *(("--model", start) if start else ()), "--dataset", path),
+        # by default a tenth is held out, which of fewer pairs is none
+        *(("--eval_size", "1") if pairs < 10 else ()),
+        *("--lora_rank", "16", "--learning_rate", "2e-4", "--epochs", "3"),
+        *("--global_batch", str(batch), "--micro_batch", str(min(batch, 8)), "--output", str(output)),
+    ]
+    if policy is None:
+        return (shlex.join(train),)
+    new = unused_name(name_of(str(output)), known)
+    scorers = ",".join(f"{name}={folder}" for name, folder in [*known.items(), (new, str(output / "model"))])
+    return shlex.join(train), shlex.join(["lmgym", "chat", policy, "--scorers", scorers, "--select_model", new])
+
+
+def _scorer_folders(session: ChatSession) -> dict[str, str]:
+    """Folders or hub ids of the scorers that training can start from: those with one output."""
+    found = {}
+    for name, judge in session.judges.items():
+        revision = session.about.get("models", {}).get(name, {})
+        if revision.get("kind") == "HFScorer" and judge.model.config.num_labels == 1:  # type: ignore[attr-defined]
+            found[name] = revision["model"]
+    return found
 
 
 def show_help(chat: ChatView, text: str) -> Response:
@@ -105,7 +144,11 @@ COMMANDS = {
     "why": ChatCommand(actions.why, "%why 2", "what the scorers read of reply 2, and how they scored it"),
     "table": ChatCommand(actions.table, "%table scores|ranks|z", "values in the table; z: standardised per turn"),
     "agree": ChatCommand(actions.agree, "%agree", "how often scorers agree with each other and with you"),
+    "scorers": ChatCommand(actions.scorers, "%scorers [NAME=]PATH", 'add a scorer from the next turn on; "" is none'),
     "persona": ChatCommand(actions.persona, "%persona [TEXT]", 'the bot\'s persona from the next turn on; "" is none'),
+    "first_message": ChatCommand(
+        actions.first_message, "%first_message [TEXT]", 'the bot\'s first message after %back 0; "" is none'
+    ),
     "save": ChatCommand(save, "%save [PATH]", "write the whole session to a file"),
     "load": ChatCommand(load, "%load PATH", "continue a session from a file"),
     "export": ChatCommand(export, "%export prefs PATH", "write your picks as pairs that `lmgym train reward` reads"),
@@ -117,6 +160,8 @@ COMMANDS = {
 def respond(chat: ChatView, line: str, progress: Progress | None = None) -> Response:
     """Runs a command, which begins with %, or the next turn. Errors become responses; none is raised."""
     chat.progress = progress
+    if not line.strip():
+        return Response()
     try:
         if not line.startswith("%"):
             return Response(exchange=chat.session.say(line, progress), is_turn=True)
@@ -124,7 +169,10 @@ def respond(chat: ChatView, line: str, progress: Progress | None = None) -> Resp
         if name in COMMANDS:
             return COMMANDS[name].run(chat, text)
         suggestion = nearest(name, COMMANDS, 0)
-        raise InputError(f"unknown command %{one_line(name, 80)}; did you mean %{suggestion}? %help lists all")
+        raise InputError(
+            f"unknown command %{one_line(name, 80)}; did you mean %{suggestion}? %help lists all; a space before "
+            "it makes it a message"
+        )
     except KeyboardInterrupt:
         return Response("stopped; nothing was added to the session", ok=False)
     except InputError as error:

@@ -15,10 +15,11 @@ from lmgym.runs.launch import launch
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
 @click.option("--trainer", type=click.Choice([*KINDS.values()]), help="of a YAML config that does not tell")
 def from_trl(file: str, flags: tuple[str, ...], trainer: str | None) -> None:
-    """Print the command here for a script or YAML config of TRL, and a line on each setting without an equivalent.
+    """Print the command here for a script, notebook or YAML config of TRL, with what it leaves to you.
 
-    FILE is read, never run. FLAGS are those that a script was launched with. TRL's trainers: Reward, SFT, DPO, KTO,
-    GRPO, and PPO as it was.
+    FILE is read, never run. Names in capitals are to be filled in, and each setting without an equivalent has a line.
+    FLAGS are those that a script was launched with. TRL's trainers: Reward, SFT, DPO, KTO, ORPO, CPO, GRPO, RLOO, and
+    PPO as it was.
     """
 
     def show() -> None:
@@ -29,7 +30,7 @@ def from_trl(file: str, flags: tuple[str, ...], trainer: str | None) -> None:
             found = translate(fill_in(settings, given))
             for line in str(found).splitlines():
                 say(line)
-            for line in found.lines:
+            for line in found.remarks:
                 say(f"# {line}")
 
     launch(show)

@@ -1,24 +1,34 @@
-"""Settings of one of TRL's trainers as a command of lmgym, with a line on each that has no equivalent."""
+"""Settings of one of TRL's trainers as a command of lmgym, with what the user must fill in or do without."""
 
+import functools
+import importlib
 import math
 import re
 from typing import Any
 
-from lmgym.apps.migration.commands import Translation, display
+from lmgym.apps.migration.commands import Translation, as_word, display, holds_code
+from lmgym.apps.migration.losses import translate_loss
 from lmgym.apps.migration.trl_arguments import translate_adapters, translate_training
-from lmgym.apps.migration.trl_scripts import Code, Loaded, Settings
-from lmgym.apps.migration.trl_tables import COMMANDS, DEFAULTS, FLAGS, LOST, OLD_PPO, OLD_PPO_NAMES, ON_PROMPTS
+from lmgym.apps.migration.trl_scripts import Loaded, Settings
+from lmgym.apps.migration.trl_tables import (
+    DEFAULTS,
+    OF_OBJECTS,
+    OLD_PPO,
+    OLD_PPO_NAMES,
+    ON_PROMPTS,
+    REWARD_FUNCTIONS,
+    STAGES,
+    WORDS,
+)
+from lmgym.config import check_ranges
+from lmgym.errors import InputError
+from lmgym.runs.flags import flag_types, read_flag, rebuild
+from lmgym.runs.known_flags import FLAGS, SENTENCES
+from lmgym.runs.launch import STAGES as PACKAGES
+from lmgym.runs.launching import FORMS
 
 COMMIT = re.compile("[0-9a-f]{40}")
-LOSSES = {"dpo": {"sigmoid": "dpo", "ipo": "ipo"}, "kto": {"kto": "kto"}}
-# of GRPO: the method, and over what its loss is averaged
-GRPO_LOSSES = {
-    "grpo": ("grpo", "sequence"),
-    "dapo": ("grpo", "token"),
-    "bnpo": ("grpo", "token"),
-    "dr_grpo": ("grpo", "constant"),
-    "cispo": ("cispo", "token"),
-}
+FIRST_ROWS = re.compile(r"(\w*)\[:(\d+)\]")
 # settings of the experiment that TRL's trainers do not have
 OF_NO_EXPERIMENT = {
     "normalize": False,
@@ -28,35 +38,79 @@ OF_NO_EXPERIMENT = {
     "num_layers_unfrozen": -1,
 }
 UNIMPORTANT = {"task_type", "lora_task_type", "use_peft", "inference_mode", "do_train", "do_eval", "world_size"}
+SAME_LOSS = {"assistant_only_loss", "completion_only_loss"}
 
 
 def translate(settings: Settings) -> Translation:
     """The command that trains as TRL would, with TRL's defaults where they differ."""
     kind, given = settings.kind, dict(settings.values)
     is_old = kind == "ppo" and bool(OLD_PPO_NAMES & given.keys())
-    left = {**(OLD_PPO if is_old else DEFAULTS[kind]), **given}
-    found = Translation(COMMANDS[kind])
+    flags = FLAGS[STAGES[kind]]
+    taken = {flags.get(name, name) for name in given}
+    defaults = OLD_PPO if is_old else DEFAULTS[kind]
+    left = {name: value for name, value in defaults.items() if flags.get(name, name) not in taken} | given
+    found = Translation(WORDS[kind])
     _model(found, left, kind)
     _data(found, left, kind)
     if kind in ON_PROMPTS:
         _rewards(found, left)
-    _batches(found, left, kind, is_old)
-    _loss(found, left, kind)
+    _batches(found, left, defaults, kind, is_old)
+    translate_loss(found, left, kind)
     translate_training(found, left, kind)
     translate_adapters(found, left, kind)
-    for name, value in left.items():
-        flag = FLAGS[kind].get(name)
-        if name in UNIMPORTANT:
-            continue
-        if flag and isinstance(value, Code):
-            found.lines.append(f"{name}={value}: only the script knows its value; give --{flag}")
-        elif flag:
-            if value is not None:
-                found.flags[flag] = value
-        else:
-            what = f"**{display(value)}" if name == "**" else f"{name}={display(value)}"
-            found.lines.append(f"{what}: {LOST.get(name, 'no equivalent')}")
+    own = "EXPERIMENT.py" in found.asked
+    experiment = "friendly_answers" if own else FORMS[WORDS[kind]].experiment
+    module = f"{PACKAGES[STAGES[kind]]}.experiments.{experiment}"
+    _rename(found, left, flags, module)
+    _check(found, FORMS[WORDS[kind]].flags, module)
     return found
+
+
+def _rename(found: Translation, left: dict[str, Any], flags: dict[str, str], module: str) -> None:
+    """Settings that only have another name here, and a line on those that have none."""
+    hints = flag_types(importlib.import_module(module).CONFIG)
+    for name, value in left.items():
+        flag = flags.get(name)
+        if name in UNIMPORTANT or (name in SAME_LOSS and value is True):
+            continue
+        if not flag or name in OF_OBJECTS:
+            if value is None:
+                continue
+            what = f"**{display(value)}" if name == "**" else f"{name}={display(value)}"
+            found.lines.append(f"{what}: {OF_OBJECTS.get(name) or SENTENCES.get(name) or 'no equivalent'}")
+        elif holds_code(value):
+            found.ask(flag, f"{name}={display(value)}, which only the script knows")
+        elif value is None and type(None) not in getattr(hints[flag], "__args__", ()):
+            found.ask(flag, f"{name}=None means none, or the library's own choice; a number is needed here")
+        elif value is not None:
+            found.flags[flag] = value
+
+
+def _check(found: Translation, first: tuple[str, ...], module: str) -> None:
+    """Asks for values that their flags do not take, and leaves out flags that the method does not read."""
+    config, values = importlib.import_module(module).CONFIG, {}
+    for flag, value in found.flags.copy().items():
+        values[flag], fault = _parse(module, flag, as_word(value))
+        if fault:
+            values.pop(flag)
+            found.ask(flag, f"{flag}={display(value)} is not taken: {fault}")
+    method = {"method": first[1]} if first else {}
+    for flag in sorted(getattr(rebuild(config, method | values), "unread", set()) & found.flags.keys()):
+        value = found.flags.pop(flag)
+        if flag not in OF_NO_EXPERIMENT or value != OF_NO_EXPERIMENT[flag]:
+            found.lines.append(f"--{flag} {display(value)}: the method does not read it")
+
+
+@functools.cache
+def _parse(module: str, flag: str, word: str) -> tuple[Any, str]:
+    """The value of a flag's word, and why an experiment does not take it."""
+    config = importlib.import_module(module).CONFIG
+    try:
+        _, value = read_flag(f"--{flag}", [word], flag_types(config))
+        check_ranges(rebuild(config, {flag: value}))
+    except InputError as error:
+        return None, str(error)
+    return value, ""
 
 
 def _model(found: Translation, left: dict[str, Any], kind: str) -> None:
@@ -67,14 +121,14 @@ def _model(found: Translation, left: dict[str, Any], kind: str) -> None:
     )
     given = [left.pop(name) for name in names if name in left]
     known = [value for value in given if isinstance(value, str)]
-    if not known:
-        why = f"model={display(given[0])}: only the script knows it" if given else "no model in the file"
-        found.lines.append(f"{why}; give --model PATH")
-        return
     revision = left.pop("model_revision", "main")
+    if not known:
+        found.ask("model", f"model={display(given[0])}, which only the script knows" if given else "none in the file")
+        return
     pinned = isinstance(revision, str) and COMMIT.fullmatch(revision)
     if revision != "main" and not pinned:
-        found.lines.append(f"model_revision={revision}: a hub id is pinned by a commit, owner/name@COMMIT")
+        found.ask("model", f"{known[0]}@COMMIT, as model_revision={display(revision)} is no commit")
+        return
     found.flags["model"] = f"{known[0]}@{revision}" if pinned else known[0]
     if left.get("ref_model") in known:  # the reference is the model before step 1 anyway
         left.pop("ref_model")
@@ -82,128 +136,119 @@ def _model(found: Translation, left: dict[str, Any], kind: str) -> None:
 
 def _data(found: Translation, left: dict[str, Any], kind: str) -> None:
     flag = "prompts" if kind in ON_PROMPTS else "dataset"
-    given = [left.pop(name) for name in ("train_dataset", "dataset", "dataset_name", "query_dataset") if name in left]
+    names = ("train_dataset", "dataset", "dataset_name", "query_dataset")
+    given = [left.pop(name) for name in names if name in left]
+    if isinstance(mixture := left.pop("datasets", None), list):
+        given.append(_mixed(mixture))
     data = next((one for one in given if isinstance(one, Loaded | str)), None)
     split = left.pop("dataset_train_split", None)
-    if isinstance(data, Loaded):
-        split = data.split if data.split is not None else split
-        if data.changed:
-            found.lines.append("the script changes its rows (map, filter, ...): write them to a file, and give that")
-        data = data.name
-    if not isinstance(data, str):
-        what = f"train_dataset={display(given[0])}: only the script knows it" if given else "no data in the file"
-        found.lines.append(f"{what}; give --{flag} PATH")
+    part = left.pop("dataset_config", None)
+    if isinstance(data, str):
+        data = Loaded(data, part=() if part is None else (part,))
+    if data is None or not isinstance(data.name, str):
+        what = f"{display(given[0])}, which only the script knows" if given else "none in the file"
+        found.ask(flag, what)
         return
-    found.flags[flag] = data
-    if isinstance(split, str) and split != "train":
-        if flag == "dataset" and split.isidentifier():
-            found.flags["dataset_split"] = split
+    split = data.split if data.split is not None else split
+    if data.changed:
+        found.ask(flag, f"a file of the rows that the script makes of {data.name} ({', '.join(data.changed)})")
+    elif data.part:
+        found.ask(flag, f"the path of the files of {data.name}, {display([*data.part])[1:-1]}")
+    else:
+        found.flags[flag] = data.name
+    first = FIRST_ROWS.fullmatch(split) if isinstance(split, str) else None
+    name = first[1] if first else split
+    if first and flag == "dataset":
+        found.flags["max_rows"] = int(first[2])
+    if holds_code(name):
+        found.ask("dataset_split" if flag == "dataset" else flag, f"split={display(name)}, which only the script knows")
+    elif name not in (None, "train") or (first and flag == "prompts"):
+        if flag == "dataset" and isinstance(name, str) and name.isidentifier():
+            found.flags["dataset_split"] = name
         else:
-            found.lines.append(f"split={split}: --{flag} reads the split train; write those rows to a file")
+            found.ask(flag, f"a file of the rows of {data.name} in {display(split)}: here the split train is read")
+
+
+def _mixed(datasets: list[Any]) -> Loaded | None:
+    """The sets of TRL's `datasets`, if one list of paths says the same."""
+    if not datasets or not all(isinstance(one, dict) and isinstance(one.get("path"), str) for one in datasets):
+        return None
+    others = sorted({key for one in datasets for key in one if key not in ("path", "split")})
+    splits = {str(one.get("split", "train")) for one in datasets}
+    names = ",".join(one["path"] for one in datasets)
+    return Loaded(names, splits.pop() if len(splits) == 1 else "several splits", part=tuple(others))
 
 
 def _rewards(found: Translation, left: dict[str, Any]) -> None:
     """Reward models become scorers; a function needs an experiment of its own."""
     functions = left.pop("reward_funcs", None)
-    models = [left.pop(name) for name in ("reward_model_path", "reward_model") if name in left]
+    models = [
+        left.pop(name) for name in ("reward_model_path", "reward_model", "reward_model_name_or_path") if name in left
+    ]
     several = functions if isinstance(functions, list) else [] if functions is None else [functions]
-    paths = list(dict.fromkeys(one for one in (*models, *several) if isinstance(one, str)))
+    named = [one for one in several if isinstance(one, str) and (one in REWARD_FUNCTIONS or _is_import(one))]
+    paths = list(dict.fromkeys(one for one in (*models, *several) if isinstance(one, str) and one not in named))
     names = ["reward"] if len(paths) == 1 else [f"reward{number}" for number in range(1, len(paths) + 1)]
     if paths:
         found.flags["scorers"] = ",".join(f"{name}={path}" for name, path in zip(names, paths, strict=True))
         found.lines.append(f"--scorers {found.flags['scorers']}: classifiers with one output")
-    if code := [str(one) for one in (*several, *models) if not isinstance(one, str)]:
-        found.lines.append(
-            f"rewards by {', '.join(code)}: copy ppo/experiments/friendly_answers.py, put them into its reward as "
-            "f(samples, prompts, outputs, tokenizer, **columns), and give its path in place of hh_harmless"
+    if code := [*(str(one) for one in several if not isinstance(one, str)), *named]:
+        found.command += " EXPERIMENT.py"
+        found.ask(
+            "EXPERIMENT.py",
+            f"a copy of ppo/experiments/friendly_answers.py with {', '.join(code)} as its reward(samples, prompts, "
+            "outputs, tokenizer, **columns)",
         )
+        if paths:
+            found.lines.append(
+                f"--scorers {found.flags.pop('scorers')}: {', '.join(code)} have no place beside scorers"
+            )
+        found.lines += [f"{name} of TRL: {REWARD_FUNCTIONS[name]}" for name in named if name in REWARD_FUNCTIONS]
     elif not paths:
-        found.lines.append("no rewards in the file; give --scorers name=PATH")
+        what = f"reward model {display(models[0])}, which only the script knows" if models else "none in the file"
+        found.ask("scorers", f"{what}: NAME=PATH")
     weights = left.pop("reward_weights", None)
-    if isinstance(weights, list) and len(weights) == len(paths) and len(paths) > 1:
+    if isinstance(weights, list) and len(weights) == len(paths) > 1 and not code and not holds_code(weights):
         found.flags["weights"] = ",".join(f"{n}={w}" for n, w in zip(names, weights, strict=True))
     elif weights is not None:
-        found.lines.append(f"reward_weights={display(weights)}: give --weights name=NUMBER,... for functions by name")
+        found.lines.append(f"reward_weights={display(weights)}: give --weights NAME=NUMBER,... for functions by name")
     found.flags |= OF_NO_EXPERIMENT
 
 
-def _batches(found: Translation, left: dict[str, Any], kind: str, is_old: bool) -> None:
+def _is_import(name: str) -> bool:
+    """True for a function that TRL's command imports: `my_rewards.length`."""
+    return "/" not in name and "." in name and all(part.isidentifier() for part in name.split("."))
+
+
+def _batches(found: Translation, left: dict[str, Any], defaults: dict[str, Any], kind: str, is_old: bool) -> None:
     """Rows of a forward pass, of an update and, on prompts, of an iteration, over all processes."""
     names = ("mini_batch_size" if is_old else "per_device_train_batch_size", "gradient_accumulation_steps")
-    micro, accumulation = (left.pop(name) for name in names)
+    micro, accumulation = (left.pop(name, defaults[name]) for name in names)
+    flags = ["micro_batch", "global_batch", *(["num_rollouts"] if kind in ON_PROMPTS else [])]
     if not all(type(number) is int for number in (micro, accumulation)):
-        found.lines.append(f"batches of {micro} x {accumulation}: give --micro_batch and --global_batch")
+        for flag in flags:
+            found.ask(flag, f"batches are of {display(micro)} x {display(accumulation)} rows, times the processes")
         return
     whole = micro * accumulation
     update, rollouts = whole, whole
     if is_old:
-        rollouts = left.pop("batch_size")
+        rollouts = left.pop("batch_size", defaults["batch_size"])
     elif kind == "ppo":
-        parts = left.pop("num_mini_batches")
-        update = max(1, whole // parts) if type(parts) is int else whole
-    elif kind == "grpo":
+        parts = left.pop("num_mini_batches", 1)
+        update = max(1, whole // parts) if type(parts) is int and parts > 0 else whole
+    elif kind in ON_PROMPTS:
         steps = left.pop("steps_per_generation", None) or accumulation
-        rollouts = left.pop("generation_batch_size", None) or (micro * steps if type(steps) is int else whole)
+        rollouts = left.pop("generation_batch_size", None) or (micro * steps if type(steps) is int else steps)
     found.flags |= {"micro_batch": min(micro, update), "global_batch": update}
     if kind in ON_PROMPTS:
         found.flags["num_rollouts"] = rollouts
+        if holds_code(rollouts):
+            found.ask("num_rollouts", f"{display(rollouts)}, which only the script knows")
     if kind == "ppo" and type(total := left.pop("total_episodes", None)) is int and type(rollouts) is int:
         epochs = left.get("num_ppo_epochs", left.get("ppo_epochs"))
         left.pop("num_train_epochs", None)
         if type(epochs) is int:
             left.setdefault("max_steps", -(-total // rollouts) * epochs * (rollouts // update))
-    flags = "--global_batch and --num_rollouts" if kind in ON_PROMPTS else "--global_batch"
-    found.lines.append(f"{flags}: over all processes; multiply by the number that you had")
-
-
-def _loss(found: Translation, left: dict[str, Any], kind: str) -> None:
-    """The loss or method, and the settings that it names otherwise."""
-    loss = left.pop("loss_type", None)
-    loss = loss[0] if isinstance(loss, list) and len(loss) == 1 else loss
-    if kind in LOSSES:
-        loss = _without_sft_term(found, left, loss)
-        if isinstance(loss, str) and loss in (known := LOSSES[kind]):
-            found.flags["loss"] = known[loss]
-        else:
-            found.lines.append(f"loss_type={display(loss)}: no equivalent; --loss has dpo, ipo, simpo, orpo, bon, kto")
-        if left.pop("precompute_ref_log_probs", False) is True:
-            found.flags["reference_source"] = "computed"
-    elif kind == "grpo":
-        method, average = GRPO_LOSSES.get(loss if isinstance(loss, str) else "", ("grpo", ""))
-        found.flags["method"] = method
-        if average:
-            found.flags["loss_aggregation"] = average
-        else:
-            found.lines.append(f"loss_type={display(loss)}: no equivalent; see docs/methods.md")
-        scale = left.pop("scale_rewards")
-        found.flags["scale_rewards"] = "group" if scale is True else "none" if scale is False else scale
-        low = left.get("epsilon")
-        if method == "cispo":
-            high = left.pop("epsilon_high", None)
-            left.pop("epsilon")
-            if isinstance(high, int | float):
-                found.flags["epsilon_high"] = high - 1  # TRL's is the bound itself
-        else:
-            left.setdefault("epsilon_high", low)
-    elif loss not in (None, "nll"):
-        found.lines.append(f"loss_type={display(loss)}: no equivalent")
-    if kind == "ppo":
-        if left.pop("adap_kl_ctrl", False) is True:
-            found.flags["target"] = left.pop("target")
-        else:
-            left.pop("target", None)
-            left.pop("horizon", None)
-        if left.get("missing_eos_penalty", 0) is None:
-            left.pop("missing_eos_penalty")
-        if isinstance(path := found.flags.get("scorers"), str) and "," not in path:
-            found.flags["critic"] = path.partition("=")[2]
-
-
-def _without_sft_term(found: Translation, left: dict[str, Any], loss: Any) -> Any:
-    """The loss beside TRL's loss "sft", which is a term here; its weight is relative to the other's."""
-    match loss, left.get("loss_weights") or [1.0, 1.0]:
-        case [other, "sft"], [int() | float() as weight, int() | float() as of_sft] if weight > 0:
-            left.pop("loss_weights", None)
-            found.flags["sft_weight"] = of_sft / weight
-            return other
-    return loss
+    found.lines.append(
+        f"{' and '.join(f'--{flag}' for flag in flags[1:])}: over all processes; multiply by the number that you had"
+    )

@@ -1,28 +1,37 @@
 """Settings of TRL's trainers in a Python script or a YAML config. A script is parsed, never run."""
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lmgym.apps.migration.assignments import UNKNOWN, Assignments
 from lmgym.errors import InputError, listed, one_line, shown, shown_path
 
-KINDS = {"Reward": "reward", "SFT": "sft", "DPO": "dpo", "KTO": "kto", "GRPO": "grpo", "PPO": "ppo"}
+KINDS = {name: name.lower() for name in ("Reward", "SFT", "DPO", "KTO", "ORPO", "CPO", "GRPO", "RLOO", "PPO")}
 CONFIGS = {f"{name}Config": kind for name, kind in KINDS.items()}
 TRAINERS = {f"{name}Trainer": kind for name, kind in KINDS.items()}
 NEEDED = f"needed: a script with one of TRL's {', '.join([*CONFIGS, *TRAINERS])}"
+_DATA = ("train_dataset", "eval_dataset", "processing_class")
 POSITIONS = {
-    "reward": ("model", "args"),
-    "sft": ("model", "args"),
-    "dpo": ("model", "ref_model", "args"),
-    "kto": ("model", "ref_model", "args"),
-    "grpo": ("model", "reward_funcs", "args"),
+    **dict.fromkeys(("reward", "sft", "orpo", "cpo"), ("model", "args", "data_collator", *_DATA)),
+    **dict.fromkeys(("dpo", "kto"), ("model", "ref_model", "args", "data_collator", *_DATA)),
+    **dict.fromkeys(("grpo", "rloo"), ("model", "reward_funcs", "args", *_DATA)),
     "ppo": ("args", "processing_class", "model", "ref_model", "reward_model"),
 }
 """arguments of trainers without a name"""
 OLD_POSITIONS = ("args", "model", "ref_model", "tokenizer")  # of the first PPOTrainer
+CALLS = {
+    "from_pretrained": ("pretrained_model_name_or_path",),
+    "load_dataset": ("path", "name"),
+    "load_from_disk": ("path",),
+}
+"""arguments of other calls without a name"""
+SAME_ROWS = {"shuffle", "with_format", "set_format", "flatten_indices", "cast_column", "train_test_split"}
+"""methods of data sets that leave the rows as they are; a part is held out here too"""
 READERS = {"json", "csv", "parquet"}  # of load_dataset, whose files are in data_files
 OPERATIONS = {
     ast.Add: "__add__",
@@ -40,6 +49,13 @@ SIGNS = {
     "dpo": {"precompute_ref_log_probs", "rpo_alpha", "label_smoothing"},
 }
 """settings that only one trainer has"""
+OF_SCRIPTS = {"dataset_config": None, "dataset_train_split": "train", "dataset_test_split": "test"}
+"""defaults of TRL's own scripts for arguments that no trainer has"""
+OTHER_LIBRARIES = {
+    "LLaMA-Factory": {"stage", "finetuning_type", "template", "cutoff_len", "dataset_dir"},
+    "axolotl": {"base_model", "sequence_len", "sample_packing", "micro_batch_size"},
+}
+"""settings that configs of TRL do not have"""
 
 
 @dataclass(frozen=True)
@@ -58,8 +74,10 @@ class Loaded:
 
     name: Any
     split: Any = None
-    changed: bool = False
-    """by map, filter and others"""
+    changed: tuple[str, ...] = ()
+    """by methods such as map and filter"""
+    part: tuple[Any, ...] = ()
+    """the configuration, folder or files of it"""
 
 
 @dataclass(frozen=True)
@@ -90,13 +108,24 @@ def read_file(path: Path, kind: str | None = None) -> list[Settings]:
     if path.suffix in (".yaml", ".yml"):
         return [_read_yaml(text, name, kind)]
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        tree = ast.parse(_code_of_notebook(text) if path.suffix == ".ipynb" else text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, AttributeError, TypeError, KeyError) as error:
         raise InputError(f"{name} is no Python script: {one_line(str(error))}; {NEEDED}") from error
     found = [one for one in Script(tree).trainers() if kind in (None, one.kind)]
     if not found:
         raise InputError(f"{name} has none of TRL's trainers{f' of {kind}' if kind else ''}; {NEEDED}")
     return found
+
+
+def _code_of_notebook(text: str) -> str:
+    """The code cells of a notebook, without lines for the shell or for IPython. Raises ValueError for another file."""
+    lines: list[str] = []
+    for cell in json.loads(text).get("cells", []):
+        source = "".join(cell["source"])
+        if cell.get("cell_type") == "code" and not source.lstrip().startswith("%%"):
+            shell = re.compile(r"^\s*[!%](?:.*\\\n)*.*$", re.MULTILINE)  # with the lines that it goes on in
+            lines.append(shell.sub("", source))
+    return "\n".join(lines)
 
 
 def _read_yaml(text: str, name: str, kind: str | None) -> Settings:
@@ -108,24 +137,35 @@ def _read_yaml(text: str, name: str, kind: str | None) -> Settings:
         raise InputError(f"{name}: {one_line(str(error))}; needed: a YAML config of TRL's command") from error
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{name} holds {shown(values)}; needed: names and values, as TRL's command reads them")
+    for library, signs in OTHER_LIBRARIES.items():
+        if signs & values.keys():
+            raise InputError(
+                f"{name} is a config of {library}, by its {listed(sorted(signs & values.keys()), 3)}; needed: one of "
+                "TRL's. Names of others are in docs/coming_from.md, and in the errors for unknown flags"
+            )
     return Settings(kind or guess_kind(values, name), dict(values))
 
 
 def fill_in(settings: Settings, flags: Mapping[str, Any]) -> Settings:
     """The settings with flags that the script was launched with, also where it reads them as `script_args.NAME`."""
 
+    known = {**OF_SCRIPTS, **flags} if flags else {}
+
     def filled(value: Any) -> Any:
         match value:
             case Code():
                 name = value.text.rpartition(".")[2]
-                return flags[name] if re.fullmatch(r"\w+\.\w+", value.text) and name in flags else value
+                return known[name] if re.fullmatch(r"\w+\.\w+", value.text) and name in known else value
             case Loaded():
-                return replace(value, name=filled(value.name), split=filled(value.split))
+                part = tuple(one for one in map(filled, value.part) if one is not None)
+                return replace(value, name=filled(value.name), split=filled(value.split), part=part)
             case list():
                 return [filled(item) for item in value]
         return value
 
     values = {name: filled(value) for name, value in settings.values.items()}
+    if known and isinstance(values.get("args"), Code):  # the flags are its values
+        values.pop("args")
     return replace(settings, values={**values, **flags})
 
 
@@ -145,16 +185,9 @@ class Script:
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
-        self.assigned: dict[str, list[tuple[int, ast.expr]]] = {}
-        self.attributes: dict[str, list[tuple[str, ast.expr]]] = {}
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Assign):
-                continue
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    self.assigned.setdefault(target.id, []).append((node.lineno, node.value))
-                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                    self.attributes.setdefault(target.value.id, []).append((target.attr, node.value))
+        self.assignments = Assignments(tree)
+        self.known: dict[ast.expr, Any] = {}
+        """values of assignments, each found once: `x = [x, x]` in forty lines has 2**40 items"""
 
     def trainers(self) -> list[Settings]:
         """Each trainer with the settings of its config, or each config of a script without trainers."""
@@ -167,48 +200,81 @@ class Script:
             yield names[_name_of(call)], call
 
     def _trainer(self, kind: str, call: ast.Call) -> Settings:
-        values = self._arguments(call)
         first = self.value(call.args[0]) if call.args else None
         names = OLD_POSITIONS if isinstance(first, Called) and first.name in CONFIGS else POSITIONS[kind]
-        given = {**dict(zip(names, call.args, strict=False)), **{k.arg: k.value for k in call.keywords if k.arg}}
-        values |= {name: self.value(argument) for name, argument in given.items()}
+        given = {k.arg: k.value for k in call.keywords if k.arg}
+        node = {**dict(zip(names, call.args, strict=False)), **given}.get("args", given.get("config"))
+        values = self._arguments(call, names)
         config = values.pop("args", None) or values.pop("config", None)
-        node = given.get("args", given.get("config"))
         if isinstance(config, Called):
             values = {**config.arguments, **values}
             if isinstance(node, ast.Name):
-                values |= {name: self.value(value) for name, value in self.attributes.get(node.id, [])}
+                for name, value in self.assignments.attributes_of(node).items():
+                    values[name] = Code(f"{node.id}.{name}") if value is UNKNOWN else self.value(value)
         elif config is not None:
             values["args"] = config
         return Settings(kind, values)
 
-    def _arguments(self, call: ast.Call) -> dict[str, Any]:
-        return {k.arg or "**": self.value(k.value) for k in call.keywords}
+    def _arguments(self, call: ast.Call, positions: Sequence[str] = ()) -> dict[str, Any]:
+        """The arguments by name, those of a dict after ** too; one that no name belongs to is `*`."""
+        found: dict[str, Any] = {}
+        for number, argument in enumerate(call.args):
+            name = positions[number] if number < len(positions) and not isinstance(argument, ast.Starred) else "*"
+            found[name] = self.value(argument)
+        for keyword in call.keywords:
+            value = self.value(keyword.value)
+            if keyword.arg:
+                found[keyword.arg] = value
+            elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
+                found |= value
+            else:
+                found["**"] = value
+        return found
 
     def value(self, node: ast.expr) -> Any:
         """The value of an expression: plain data, Loaded, Called, or Code where it is unknown."""
         try:
+            return self._value(node)
+        except RecursionError:
+            return Code("an expression of many parts")
+
+    def _value(self, node: ast.expr) -> Any:
+        try:
             return ast.literal_eval(node)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, TypeError, SyntaxError, MemoryError):
             pass
         match node:
             case ast.Name():
-                before = [value for line, value in self.assigned.get(node.id, []) if line < node.lineno]
-                return self.value(before[-1]) if before else Code(node.id)
+                return self._name(node)
             case ast.List() | ast.Tuple():
-                return [self.value(item) for item in node.elts]
+                return [self._value(item) for item in node.elts]
+            case ast.Dict() if None not in node.keys:
+                keys = [self._value(key) for key in node.keys if key]
+                if all(isinstance(key, str) for key in keys):
+                    return {key: self._value(item) for key, item in zip(keys, node.values, strict=True)}
+            case ast.Call(func=ast.Name(id="dict"), args=[]):
+                return self._arguments(node)
             case ast.BinOp():
                 return self._operation(node)
             case ast.Subscript():
-                inner, key = self.value(node.value), self.value(node.slice)
-                return replace(inner, split=key) if isinstance(inner, Loaded) else Code(ast.unparse(node))
+                inner, key = self._value(node.value), self._value(node.slice)
+                if isinstance(inner, Loaded):
+                    return replace(inner, split=key if inner.split is None else inner.split)
             case ast.Call():
                 return self._call(node)
             case ast.Attribute():
-                inner = self.value(node.value)
+                inner = self._value(node.value)
                 if isinstance(inner, Called) and node.attr in inner.arguments:
                     return inner.arguments[node.attr]
         return Code(ast.unparse(node))
+
+    def _name(self, node: ast.Name) -> Any:
+        found = self.assignments.value(node)
+        if found is UNKNOWN:
+            return Code(node.id)
+        if found not in self.known:
+            self.known[found] = self._value(found)
+        return self.known[found]
 
     def _operation(self, node: ast.BinOp) -> Any:
         left, right, name = self.value(node.left), self.value(node.right), OPERATIONS.get(type(node.op))
@@ -221,20 +287,33 @@ class Script:
         return Code(ast.unparse(node))
 
     def _call(self, node: ast.Call) -> Any:
-        name, arguments = _name_of(node), self._arguments(node)
-        first = self.value(node.args[0]) if node.args else None
+        name = _name_of(node)
+        arguments = self._arguments(node, CALLS.get(name, ("output_dir",) if name in CONFIGS else ()))
         if name == "from_pretrained":
-            return arguments.get("pretrained_model_name_or_path", first)
-        if name == "load_dataset":
-            path = arguments.get("path", first)
-            return Loaded(arguments.get("data_files", path) if path in READERS else path, arguments.get("split"))
+            return arguments.get("pretrained_model_name_or_path", Code(ast.unparse(node)))
+        if name in ("load_dataset", "load_from_disk"):
+            return _loaded(arguments)
         if name.endswith("Config"):
             return Called(name, arguments)
         if isinstance(node.func, ast.Attribute):
-            inner = self.value(node.func.value)
+            inner = self._value(node.func.value)
+            if isinstance(inner, Loaded) and name not in SAME_ROWS:
+                return replace(inner, changed=(*inner.changed, name))
             if isinstance(inner, Loaded):
-                return replace(inner, changed=True)
+                return inner
         return Code(ast.unparse(node))
+
+
+def _loaded(arguments: Mapping[str, Any]) -> Loaded:
+    """What `load_dataset` loads."""
+    path, files, split = arguments.get("path"), arguments.get("data_files"), arguments.get("split")
+    part = {name: arguments[name] for name in ("name", "data_dir", "data_files") if arguments.get(name) is not None}
+    if isinstance(path, str) and path in READERS and files is not None:
+        part.pop("data_files")
+        if isinstance(files, Mapping) and isinstance(split, str) and split in files:
+            files, split = files[split], None
+        path = ",".join(files) if isinstance(files, list) and all(isinstance(one, str) for one in files) else files
+    return Loaded(path, split, part=tuple(part.values()))
 
 
 def read_flags(words: Sequence[str]) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def deploy(
 @click.command()
 @click.option("--output", help="folder for the results  [default: outputs/demo, or outputs/demo_real]")
 @click.option("--seed", default=0, show_default=True, help="seed of the world, the models, the training and the users")
-@click.option("--real", is_flag=True, help="in English instead: SmolLM2-135M, the best of 8, and a reward of ten lines")
+@click.option("--real", is_flag=True, help="in English instead: SmolLM2-135M, a scorer trained on 215 pairs, and GRPO")
 def demo(output: str | None, seed: int, real: bool) -> None:
     """Make a world, a policy and a scorer, run PPO, and A/B test the policies; needs no network, except with --real."""
     from lmgym.apps.world.demos.real import run_real_demo

@@ -20,7 +20,7 @@ class EngagementConfig:
     model: str = "EleutherAI/gpt-j-6b"
     """a causal model without a chat template of its own: it sees "User: ...", "Bot: ..." """
     scorers: str = "retry_accept=outputs/retry_accept/model"
-    """name=PATH of each scorer, separated by commas"""
+    """[name=]PATH of each scorer, separated by commas"""
 
 
 CONFIG = EngagementConfig()

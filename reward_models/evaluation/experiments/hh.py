@@ -19,7 +19,7 @@ class HHConfig:
     model: str = "Qwen/Qwen3-0.6B"
     """a causal model: folder or hub id"""
     scorers: str = "hh_pairwise=outputs/hh_pairwise/model"
-    """name=PATH of each scorer, separated by commas"""
+    """[name=]PATH of each scorer, separated by commas; empty: none"""
 
 
 CONFIG = HHConfig()
@@ -36,4 +36,4 @@ def get_reward_models(config: HHConfig = CONFIG) -> dict[str, Scorer]:
     """The scorers, each with the template of its own folder."""
     from lmgym.scoring.named_scorers import load_scorers
 
-    return load_scorers(config.scorers)
+    return load_scorers(config.scorers) if config.scorers else {}

@@ -16,6 +16,7 @@ from lmgym.cli.listing import read_run
 from lmgym.cli.main import main
 from lmgym.cli.runs import quote, resume_command
 from lmgym.console import clean
+from lmgym.runs.locks import FolderLock
 
 
 def write_run(folder: Path, **fields: Any) -> Path:
@@ -42,16 +43,21 @@ def test_the_table_has_outcome_result_and_cost_and_each_unfinished_run_its_comma
     former = {"launches": 2, "seconds": 1200.0, "cpu_seconds": 2700.0, "gpu_seconds": 0.0}
     write_run(tmp_path / "failed", outcome="failed", error="InputError: no critic", former=former, **fields)
     for name in ("done", "dead"):
-        lines = [{"step": 0, "eval/accuracy": 0.5}, {"step": 9, "eval/accuracy": 0.625}]
+        after = {"eval/accuracy": 0.625, "eval/accuracy_low": 0.5712, "eval/accuracy_high": 0.69}
+        lines = [
+            {"step": 0, "eval/accuracy": 0.5},
+            {"step": 9, **(after if name == "done" else {"eval/accuracy": 0.6})},
+        ]
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "dead/checkpoints/step-00000040").mkdir(parents=True)
     out, err = listed(tmp_path)
     table = [" ".join(line.split()) for line in out.splitlines()]
     cells = {line.partition(" ")[0]: line for line in reversed(table)}
     assert err == ""
-    assert cells["done"] == "done reward finished accuracy 0.5 -> 0.625 80 min GPU 01-02 03:04"
-    assert cells["dead"] == "dead reward killed accuracy 0.5 -> 0.625 15 min CPU 01-02 03:04"
-    assert cells["failed"] == "failed reward failed, resumed 2 times 60 min CPU 01-02 03:04"
+    assert cells["done"] == "done finished accuracy 0.5 -> 0.625 80 min GPU 01-02 03:04"
+    assert table[table.index(cells["done"]) + 1] == "(0.571 to 0.69)"
+    assert cells["dead"] == "dead killed accuracy 0.5 -> 0.6 15 min CPU 01-02 03:04"
+    assert cells["failed"] == "failed failed, 60 min CPU 01-02 03:04"
     lines = out.splitlines()
     at = next(
         i
@@ -63,6 +69,56 @@ def test_the_table_has_outcome_result_and_cost_and_each_unfinished_run_its_comma
         f"{tmp_path}/failed: failed: InputError: no critic; its command is not in {tmp_path}/failed/run.json" in lines
     )
     assert "done.py" not in out
+
+
+def test_eighty_columns_hold_the_table(tmp_path: Path) -> None:
+    experiment = "messages_of_the_first_days_of_users/12"
+    folder = write_run(tmp_path / experiment, outcome="interrupted", seconds=90000.0, gpus=1, name="another_name")
+    line = {"step": 9, "eval/perplexity": 1234.5, "eval/perplexity_low": 1200.25, "eval/perplexity_high": 1300.75}
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    command = [sys.executable, "-m", "lmgym.cli.main", "runs", str(tmp_path)]
+    environment = os.environ | {"COLUMNS": "80"}
+    out = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=environment).stdout
+    table = [line for line in out.partition("\n\n")[0].splitlines() if not line.startswith("runs in")]
+    assert max(map(len, table)) <= 80
+    for cell in ("interrupted", "1.23e+03", "(1.2e+03 to 1.3e+03)", "25.0 h GPU", "01-02 03:04"):
+        assert any(cell in line for line in table), cell
+
+
+def trained(folder: Path, stage: str, **fields: Any) -> Path:
+    (write_run(folder, outcome="finished", stage=stage, **fields) / "model").mkdir()
+    return folder
+
+
+def test_each_experiment_has_the_command_to_type_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = Path("outputs")
+    data = str(tmp_path / "two words.jsonl")
+    scorer = {"name": "hh", "config": {"dataset": data}, "started": "2026-02-02"}
+    trained(root / "hh/2", "reward_models", **scorer)
+    trained(root / "hh", "reward_models", **(scorer | {"started": "2026-02-01"}))
+    trained(root / "chat", "sft", started="2026-01-05")
+    trained(root / "ppo", "ppo", started="2026-01-04")
+    write_run(root / "odd", outcome="finished", started="2026-01-03")
+    lock = FolderLock(write_run(root / "now", outcome="running", started="2026-01-02"))
+    # the model of `lmgym get` has a record too
+    write_run(root / "models/smollm2")
+    (root / "models/smollm2/run.json").write_text(json.dumps({"name": "get smollm2", "source": {}, "files": {}}))
+    out, err = listed(root)
+    lock.release()
+    assert err == ""
+    assert out.partition("next:\n")[2].splitlines() == [
+        "lmgym train ppo hh_harmless --model outputs/chat/model --scorers hh=outputs/hh/2/model "
+        "--prompts 'two words.jsonl'",
+        "lmgym compare outputs/hh outputs/hh/2",
+        "lmgym chat outputs/chat/model",
+        "lmgym chat outputs/ppo/model",
+        "lmgym report outputs/odd",
+        "lmgym watch outputs/now",
+    ]
+    assert "smollm2" not in out
+    objects = [json.loads(line) for line in listed(root, "--json")[0].splitlines()]
+    assert objects[1]["next_command"].startswith("lmgym train ppo hh_harmless ")
 
 
 def test_a_folder_without_runs_says_so_and_one_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -156,6 +212,13 @@ def test_the_command_of_a_rank_becomes_that_of_a_launch(tmp_path: Path) -> None:
     assert "on every node (8 ranks each)" in note
     found, note = command_of(tmp_path, "python", "-m", "ppo.x", world_size=2)
     assert (found, note.endswith("by the launcher of before (2 ranks):")) == (["python", "-m", "ppo.x"], True)
+
+
+def test_a_command_that_forced_a_new_run_resumes_it_without(tmp_path: Path) -> None:
+    words = ["python", "x.py", "--resume", "never", "--seed", "3"]
+    assert command_of(tmp_path, *words, cwd=str(Path.cwd()))[0] == ["python", "x.py", "--seed", "3"]
+    words[2:4] = ["--resume=never"]
+    assert command_of(tmp_path, *words, cwd=str(Path.cwd()))[0] == ["python", "x.py", "--seed", "3"]
 
 
 def test_a_command_whose_secret_is_not_recorded_says_so(tmp_path: Path) -> None:

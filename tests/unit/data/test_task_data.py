@@ -51,7 +51,7 @@ def test_the_note_is_true(small_models, tmp_path: Path) -> None:
     kept = len(data.train) + len(data.evaluation)
     assert kept / 60 >= 0.95
     assert round(100 * kept / 60) == share
-    assert not any("warning" in note for note in data.notes)
+    assert not any("warning" in note for note in data.notes if "held-out" not in note)
 
 
 @pytest.mark.parametrize("place", ["prompt", "chosen"])

@@ -454,11 +454,11 @@ def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says
 
 
 def test_weights_of_scorers_are_read_and_refused() -> None:
-    assert read_weights("b=-2", "a=x,b=y") == {"a": 1.0, "b": -2.0}
+    assert read_weights("b=-2", ["a", "b"]) == {"a": 1.0, "b": -2.0}
     with pytest.raises(InputError, match="found 'much'"):
-        read_weights("a=much", "a=x")
+        read_weights("a=much", ["a"])
     with pytest.raises(InputError, match="names c; the scorers are a, b"):
-        read_weights("c=1", "a=x,b=y")
+        read_weights("c=1", ["a", "b"])
 
 
 @pytest.mark.parametrize("changes", [{"num_layers_unfrozen": 1}, {}, {"lora": 4}])

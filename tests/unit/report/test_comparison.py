@@ -64,7 +64,8 @@ def test_other_held_out_rows_are_not_tested(tmp_path: Path) -> None:
     rows = pairs([True] * 10)
     others = [*rows[:-1], rows[-1] | {"row": "b:7"}]
     found = paired_test(run(tmp_path / "a", rows), run(tmp_path / "b", others))
-    assert found == "held-out rows differ: 10 and 10, 9 of them in common"
+    assert str(found).startswith("held-out rows differ: 10 and 10, 9 of them in common; give all runs the same rows")
+    assert len(str(found)) < 300
     assert paired_test(run(tmp_path / "c"), run(tmp_path / "d", rows)) == "no results on held-out rows to compare"
 
 
@@ -99,3 +100,21 @@ def test_results_have_the_figures_before_and_after_with_intervals(tmp_path: Path
     assert rows["accuracy"] == ("0.500 → 0.750 (0.650 to 0.850)", "–")
     assert rows["held-out prompts"] == ("only 12", "")
     assert rows["outcome"] == ("finished", "finished")
+
+
+def test_a_page_of_runs_on_other_rows_says_so_and_what_to_do(tmp_path: Path) -> None:
+    run(tmp_path / "a", pairs([True] * 10))
+    run(tmp_path / "b", [row | {"row": f"b:{i}"} for i, row in enumerate(pairs([True] * 10))])
+    run(tmp_path / "c", pairs([True] * 10))
+    page = Comparison.of([tmp_path / "a", tmp_path / "b"]).page()
+    assert "The held-out rows of the runs differ" in page
+    assert "one --eval_dataset FILE" in page
+    assert "The held-out rows of the runs differ" not in Comparison.of([tmp_path / "a", tmp_path / "c"]).page()
+
+
+def test_rows_are_the_same_in_another_order_and_a_row_twice_is_two(tmp_path: Path) -> None:
+    rows = pairs([True, False] * 6)
+    found = paired_test(run(tmp_path / "a", [*rows, rows[0]]), run(tmp_path / "b", [rows[0], *rows[::-1]]))
+    assert isinstance(found, PairedTest)
+    assert (found.difference.value, found.difference.rows) == (0, 13)
+    assert "12 of them in common" in str(paired_test(run(tmp_path / "c", rows), run(tmp_path / "d", [*rows, rows[0]])))

@@ -58,17 +58,43 @@ def test_the_reliability_diagram_has_the_confidence_and_accuracy_of_each_bin(tmp
     found = values(panels(tmp_path, rows)["reliability"])
     margins = np.array([row["chosen"] - row["rejected"] for row in rows])
     confidence = 1 / (1 + np.exp(-np.abs(margins)))
-    inside = (confidence >= 0.7) & (confidence < 0.75)
-    [point] = [point for point in found if 0.7 <= point["x"] < 0.75]
+    inside = (confidence >= 0.625) & (confidence < 0.75)  # 40 pairs are in 4 bins
+    [point] = [point for point in found if 0.625 <= point["x"] < 0.75]
     assert point["x"] == pytest.approx(confidence[inside].mean())
     assert point["y"] == pytest.approx((margins[inside] > 0).mean())
     assert sum(point["n"] for point in found) == len(rows)
+    expected = binomtest(int((margins[inside] > 0).sum()), int(inside.sum())).proportion_ci(method="wilson")
+    assert point["low"] < point["y"] + 1e-9
+    assert point["high"] == pytest.approx(expected.high, abs=0.15)
 
 
-def test_distributions_are_shares_of_each_side(tmp_path: Path) -> None:
-    found = values(panels(tmp_path, pairs())["score_distribution"])
+def test_many_pairs_have_ten_bins_of_confidence(tmp_path: Path) -> None:
+    rows = [{"prompt": i, "chosen": i / 50, "rejected": 0.0} for i in range(1, 201)]
+    assert len(values(panels(tmp_path, rows)["reliability"])) == 10
+
+
+@pytest.mark.parametrize("number", [1, 2, 9])
+def test_a_few_pairs_have_all_their_panels_with_what_can_be_said(number: int, tmp_path: Path) -> None:
+    found = panels(tmp_path, pairs(40)[20 : 20 + number])
+    assert set(found) == {"reliability", "accuracy_by_margin", "accuracy_by_length", "score_distribution"}
+    [point] = values(found["reliability"])
+    assert (point["n"], point["y"]) == (number, 1)
+    assert (point["low"] is None) == (number == 1)  # one prompt is too few for an interval
+    assert f"{number} pairs on {number} prompts" in found["reliability"].about
+    counted = values(found["score_distribution"])
+    assert [sum(row["y"] for row in counted if row["series"] == side) for side in ("chosen", "rejected")] == [
+        number
+    ] * 2
+
+
+def test_distributions_of_many_replies_are_shares_of_each_side(tmp_path: Path) -> None:
+    found = values(panels(tmp_path, pairs(60))["score_distribution"])
     for side in ("chosen", "rejected"):
         assert sum(row["y"] for row in found if row["series"] == side) == pytest.approx(1)
+
+
+def test_a_bar_says_how_many_pairs_it_stands_for(tmp_path: Path) -> None:
+    assert [row["n"] for row in values(panels(tmp_path, pairs())["accuracy_by_margin"])] == [8] * 5
 
 
 def test_labelled_replies_have_the_share_of_their_labels_by_score(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.report.facts import cost_of
+from lmgym.report.costs import cost_of
 from lmgym.report.key_figures import main_metric
 from lmgym.report.run_files import RunFiles
 

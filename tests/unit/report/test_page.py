@@ -108,11 +108,32 @@ def test_the_kl_of_an_evaluation_is_that_of_the_next_replies(tmp_path: Path) -> 
     assert [(x, y) for x, y, *_ in points(chart, "gold, watched")] == [(1, 0), (2, -0.5), (3, -1), (4, -1.5), (4, -2)]
 
 
+def test_the_kl_is_placed_before_the_updates_of_its_iteration(tmp_path: Path) -> None:
+    run = ppo_run(tmp_path)
+    assert points(panels(run)["kl"], "KL") == [(0, 1), (1, 4), (2, 9), (3, 16)]
+    page = " ".join(report_page(run).split())
+    assert '16</span> <span class="note">after update 3, the last measured' in page
+
+
+def test_what_one_iteration_measures_once_is_a_figure_and_its_kl_is_none(tmp_path: Path) -> None:
+    run = ppo_run(tmp_path, updates=1)
+    found = panels(run)
+    assert "over_optimisation" not in found  # the only distance is that before all updates
+    assert "kl" not in found
+    assert found["once"].table is not None
+    assert ("KL to the reference", "1", "0") in found["once"].table.rows
+    assert "reward" in found  # two evaluations are a line
+    page = " ".join(report_page(run).split())
+    assert '–</span> <span class="note">not measured after the only iteration' in page
+
+
 def test_replies_stand_side_by_side_and_episodes_have_their_advantages(tmp_path: Path) -> None:
     found = panels(ppo_run(tmp_path))
     [pair] = found["replies"].pairs
-    assert (pair["prompt"], pair["before"]["text"], pair["after"]["text"]) == ("User: hello", "hello 0", "hello 4")
-    assert pair["after"]["scores"] == [("reward", 4.0), ("hello", 0.5)]
+    before, after = pair["sides"]
+    assert (pair["prompt"], before["text"], after["text"]) == ("User: hello", "hello 0", "hello 4")
+    assert after["scores"] == [("reward", 4.0), ("hello", 0.5)]
+    assert pair["changes"] == [{"name": "reward", "by": 4.0}]
     episode = found["conversations"].episodes[0]
     assert [dict(turn["scores"]).get("advantage") for turn in episode["turns"]] == [None, -0.25]
 

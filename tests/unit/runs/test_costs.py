@@ -130,15 +130,19 @@ def test_the_machine_is_recorded_with_the_stage(tmp_path: Path, monkeypatch: pyt
     begin(tmp_path / "cpu").finish()
     found = record(tmp_path / "cpu")
     assert found["cores"] >= 1
+    assert 0.01 < found["peak_memory_gib"] < 1000
+    assert "peak_gpu_memory_gib" not in found
     assert (found["world_size"], found["local_world_size"], found["gpus"], found["gpu_names"]) == (4, 2, 0, [])
     assert (found["stage"], found["cwd"]) == ("ppo", str(Path.cwd()))
     cuda = SimpleNamespace(
-        is_available=lambda: True, device_count=lambda: 8, get_device_name=lambda number: f"GPU {number}"
-    )
+        is_available=lambda: True, device_count=lambda: 8, get_device_name=lambda number: f"GPU {number}",
+        is_initialized=lambda: True, max_memory_allocated=lambda: 3 << 30,
+    )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
     begin(tmp_path / "gpu").finish()
     found = record(tmp_path / "gpu")
     assert (found["gpus"], found["gpu_names"]) == (4, ["GPU 0", "GPU 1"])
+    assert found["peak_gpu_memory_gib"] == 3
 
 
 @pytest.mark.parametrize("bad", ["text", None, [1], {"a": 1}, -5, 10**400, float("nan"), float("inf")])

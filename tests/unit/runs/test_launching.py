@@ -16,7 +16,16 @@ from lmgym import __version__
 from lmgym.cli.main import SECTIONS, main, train
 from lmgym.errors import InputError
 from lmgym.runs import launching
-from lmgym.runs.launching import STAGES, count_processes, experiments, find_experiment, launch_command, summary
+from lmgym.runs.launching import (
+    FORMS,
+    OTHER_NAMES,
+    STAGES,
+    count_processes,
+    experiments,
+    find_experiment,
+    launch_command,
+    summary,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,7 +70,7 @@ def test_a_file_of_the_users_own_is_found_by_its_path(tmp_path: Path, monkeypatc
         ("x\x1b[31m\n", "there is no experiment 'x\\x1b[31m\\n'; "),
         ("none/such.py", "there is no experiment file none/such.py; available: convo_joint, "),
         ("hh_chosen", "hh_chosen is an experiment of another stage; needed: lmgym train sft hh_chosen"),
-        ("--learning_rate", "found '--learning_rate' in place of the experiment; needed: its name or path first"),
+        ("nope.jsonl", "there is no experiment 'nope.jsonl', and no such file of data; available: convo_joint, hh_"),
     ],
 )
 def test_a_name_that_is_none_is_refused_in_one_line(name: str, message: str) -> None:
@@ -69,6 +78,82 @@ def test_a_name_that_is_none_is_refused_in_one_line(name: str, message: str) -> 
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {message}")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_file_needs_an_experiment_where_no_stage_is_named() -> None:
+    done = CliRunner().invoke(main, ["launch", "--learning_rate", "1"])
+    assert done.stderr.startswith("error: found '--learning_rate' in place of the experiment; needed: its name or path")
+
+
+# --- an experiment, data or flags after a word of `lmgym train`
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "flags"),
+    [
+        ("reward pairs.jsonl --model m", "reward_models/experiments/hh_pairwise.py", "--dataset pairs.jsonl --model m"),
+        ("reward --model m", "reward_models/experiments/hh_pairwise.py", "--model m"),
+        ("sft folder --model m", "sft/experiments/chat.py", "--dataset folder --model m"),
+        ("dpo --dataset pairs.jsonl --model m", "preferences/experiments/dpo.py", "--dataset pairs.jsonl --model m"),
+        ("dpo owner/pairs --seed=1", "preferences/experiments/dpo.py", "--dataset owner/pairs --seed=1"),
+        ("dpo iterative_dpo", "preferences/experiments/iterative_dpo.py", ""),
+        ("preference pairs.jsonl,owner/pairs", "preferences/experiments/dpo.py", "--dataset pairs.jsonl,owner/pairs"),
+        ("kto pairs.jsonl", "preferences/experiments/kto_thumbs.py", "--dataset pairs.jsonl"),
+        ("ppo pairs.jsonl --scorers a=b", "ppo/experiments/hh_harmless.py", "--prompts pairs.jsonl --scorers a=b"),
+        ("grpo pairs.jsonl", "ppo/experiments/hh_harmless.py", "--method grpo --prompts pairs.jsonl"),
+        ("grpo maths --method dapo", "ppo/experiments/maths.py", "--method grpo --method dapo"),
+        ("rloo --lam 1", "ppo/experiments/hh_harmless.py", "--method rloo --lam 1"),
+        ("reward hh_pairwise --lam 1", "reward_models/experiments/hh_pairwise.py", "--lam 1"),
+        ("rloo mine.py --lam 1", "mine.py", "--method rloo --lam 1"),
+    ],
+)
+def test_short_forms_run_an_experiment_of_their_stage(words: str, file: str, flags: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name in ("pairs.jsonl", "mine.py"):
+        (tmp_path / name).touch()
+    ran: list[tuple] = []
+    monkeypatch.setattr("lmgym.cli.main.launch_experiment", lambda *given: ran.append(given))
+    said = shown("train", *words.split(), "--num_gpus", "2")
+    assert ran == [(Path(file) if file == "mine.py" else ROOT / file, flags.split(), 2)]
+    second = words.split()[1]
+    named = second in {name for stage in STAGES for name in experiments(stage)} or second == "mine.py"
+    assert said == "" if named else said.startswith(f"experiment: {Path(file).stem} (lmgym train ")
+
+
+def test_every_form_has_an_experiment_of_its_stage_and_every_other_name_a_form() -> None:
+    for form in FORMS.values():
+        assert form.experiment in experiments(form.stage)
+    assert {command.split()[0] for command in OTHER_NAMES.values()} <= set(FORMS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "train grpoo",
+            "No such command 'grpoo'; did you mean grpo? available: dpo, grpo, kto, ppo, preference, reward, ",
+        ),
+        ("train orpo", "No such command 'orpo'; needed: lmgym train dpo --loss orpo"),
+        ("train rm pairs.jsonl", "No such command 'rm'; needed: lmgym train reward"),
+        ("train gspo", "No such command 'gspo'; needed: lmgym train grpo --method gspo"),
+        ("train hh_pairwise", "No such command 'hh_pairwise'; needed: lmgym train reward hh_pairwise"),
+        ("dpo --model m", "No such command 'dpo'; needed: lmgym train dpo"),
+        ("trian", "No such command 'trian'; did you mean train? available: ab, "),
+    ],
+)
+def test_a_wrong_word_names_the_right_or_the_nearest_one(words: str, message: str) -> None:
+    done = CliRunner().invoke(main, words.split())
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_word_alone_lists_its_experiments_and_says_which_one_runs_without_a_name() -> None:
+    for words in (["grpo"], ["grpo", "--help"]):
+        said = shown("train", *words)
+        assert "Experiments (without one: hh_harmless):" in said
+        assert "lmgym train grpo hh_harmless --help" in " ".join(said.split())
 
 
 def test_a_summary_is_the_docstrings_first_line_and_the_file_is_not_imported(tmp_path: Path) -> None:
@@ -143,7 +228,9 @@ def test_flags_reach_the_experiment_in_order_and_num_gpus_does_not(monkeypatch: 
     flags = ("--learning_rate", "-1", "--dry_run", "-h2", "--scorers=a=b", "--init_kl_coef=-.5")
     for words in (("train", "reward", "hh_pairwise"), ("launch", "hh_pairwise")):
         shown(*words, *flags[:2], "--num-gpus", "3", *flags[2:])
-    assert ran == [(ROOT / "reward_models/experiments/hh_pairwise.py", flags, 3)] * 2
+    assert [(file, tuple(given), number) for file, given, number in ran] == [
+        (ROOT / "reward_models/experiments/hh_pairwise.py", flags, 3)
+    ] * 2
 
 
 def test_help_after_an_experiment_is_asked_of_the_experiment_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +246,7 @@ def test_help_after_an_experiment_is_asked_of_the_experiment_itself(monkeypatch:
 
 def test_help_groups_every_command_and_lists_every_experiment() -> None:
     assert sorted(name for names in SECTIONS.values() for name in names) == sorted(main.commands)
-    assert set(train.commands) == set(STAGES)
+    assert set(train.commands) == set(FORMS)
     text = shown("--help")
     for title, names in SECTIONS.items():
         section = text.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
@@ -240,3 +327,16 @@ def test_experiments_of_apps_are_found_under_the_stage_that_they_configure() -> 
             "world_conversation", "world_engagement",
         },
     }  # fmt: skip
+
+
+def test_the_usage_line_is_the_command_that_was_typed(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(experiments("reward")["hh_pairwise"].read_text())
+    for words, usage in (
+        (["train", "reward", "hh_pairwise"], "lmgym train reward hh_pairwise"),
+        (["train", "ppo", "blackjack"], "lmgym train ppo blackjack"),
+        (["train", "reward", str(own)], f"lmgym launch {own}"),
+    ):
+        command = [sys.executable, "-m", "lmgym", *words, "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        assert done.stdout.startswith(f"usage: {usage} "), done.stdout[:200]

@@ -25,7 +25,9 @@ from reward_models.config import RewardModelConfig
 HOLD = "import sys, time; from lmgym.runs.locks import FolderLock; lock = FolderLock(sys.argv[1]); "
 WAIT = "print('held', flush=True); time.sleep(60)"
 # a worker, as those that prepare data: forked, and not told of the end of the process that it belongs to
-FORK = "import os; worker = os.fork(); worker or (time.sleep(60), os._exit(0)); print(worker, flush=True); time.sleep(60)"
+FORK = (
+    "import os; worker = os.fork(); worker or os._exit(time.sleep(60) or 0); print(worker, flush=True); time.sleep(60)"
+)
 
 
 @contextmanager
@@ -138,18 +140,17 @@ def test_an_unwritable_folder_is_a_user_error(tmp_path: Path) -> None:
 class Small:
     """A config of another stage, which has a folder as well."""
 
-    folder: str = ""
     run: RunConfig = field(default_factory=RunConfig)
 
     @property
     def output(self) -> str:
-        return self.folder
+        return self.run.folder("small")
 
 
 def test_a_command_for_a_folder_in_use_ends_before_anything_is_loaded(tmp_path: Path, capsys) -> None:
     with holder(tmp_path) as (process, _):
         with pytest.raises(SystemExit) as caught:
-            override(Small(), ["--folder", str(tmp_path)])
+            override(Small(), ["--output", str(tmp_path)])
     assert caught.value.code == 73
     assert f"error: {tmp_path} is in use by another run (host " in (said := capsys.readouterr().err)
     assert f"process {process.pid}," in said
@@ -157,8 +158,16 @@ def test_a_command_for_a_folder_in_use_ends_before_anything_is_loaded(tmp_path: 
 
 def test_a_dry_run_of_a_folder_in_use_is_allowed(tmp_path: Path) -> None:
     with holder(tmp_path):
-        assert override(Small(), ["--folder", str(tmp_path), "--dry_run"]).folder == str(tmp_path)
-    assert override(Small(), ["--folder", str(tmp_path)]).folder == str(tmp_path)
+        assert override(Small(), ["--output", str(tmp_path), "--dry_run"]).output == str(tmp_path)
+    assert override(Small(), ["--output", str(tmp_path)]).output == str(tmp_path)
+
+
+def test_a_default_folder_in_use_is_not_refused_here_since_the_run_gets_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with holder(tmp_path / "outputs/small"):
+        assert override(Small(), []).output == "outputs/small"
 
 
 def test_the_config_of_reward_models_has_a_folder_to_be_refused_by(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import os
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lmgym.config import ColumnConfig
+from lmgym.config import ColumnConfig, ModelConfig, RowsConfig
 from lmgym.console import printed_line
+from lmgym.errors import InputError
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import PATHS, with_absolute_paths
 from lmgym.runs.run import Run
@@ -79,3 +81,18 @@ def test_a_run_writes_to_the_folder_that_it_was_given_wherever_its_process_goes(
         run.log(2, {"loss": 0.5})
     assert list((tmp_path / "other").iterdir()) == []
     assert len((tmp_path / "mine/run/metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("stage", ["reward", "ppo"])
+def test_an_exchanged_model_and_data_are_told_with_the_right_flags(stage: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").touch()
+    Path("model").mkdir()
+    Path("model/config.json").touch()
+    config: Any = {
+        "reward": RewardModelConfig("x", ModelConfig("rows.jsonl"), RowsConfig("model")),
+        "ppo": PPOConfig("x", ModelConfig("rows.jsonl"), RolloutConfig("model")),
+    }[stage]
+    flag = {"reward": "dataset", "ppo": "prompts"}[stage]
+    with pytest.raises(InputError, match=f"needed, the other way round: --model model --{flag} rows.jsonl$"):
+        with_absolute_paths(config)

@@ -38,9 +38,9 @@ def with_settings(**changes: Any) -> dict[str, Any]:
     return with_changes(settings={**FACTS["settings"], **changes})
 
 
-def former_run(folder: Path, *steps: int, outcome: str = "killed") -> str:
-    """A folder with a run that has a checkpoint at each of the steps, and its id."""
-    run = begin(folder, Start("former"))
+def former_run(folder: Path, *steps: int, outcome: str = "killed", **settings: Any) -> str:
+    """A folder with a run that has a checkpoint at each of the steps, and its id; `settings` are not those of FACTS."""
+    run = begin(folder, Start("former"), FACTS["settings"] | settings)
     for step in (1, *steps):
         run.log(step, {"loss": 1 / step})
     for step in steps:
@@ -52,8 +52,8 @@ def former_run(folder: Path, *steps: int, outcome: str = "killed") -> str:
     return "former"
 
 
-def begin(folder: Path, start: Start | None) -> Run:
-    return Run.start(folder, {"learning_rate": 1e-3}, seed=0, tracking="none", start=start)
+def begin(folder: Path, start: Start | None, settings: dict[str, Any] | None = None) -> Run:
+    return Run.start(folder, FACTS["settings"] if settings is None else settings, seed=0, tracking="none", start=start)
 
 
 def release(run: Run) -> None:
@@ -105,11 +105,112 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
+def all_files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_finished_run_stays_as_it_is_and_the_next_ones_get_numbers(tmp_path: Path) -> None:
     former_run(tmp_path, 10, outcome="finished")
-    start = found_start(tmp_path, with_changes(engine="without DeepSpeed"))  # nor are its facts of interest
-    assert (start.resumed_at, start.notes) == (None, ())
-    assert start.run_id != "former"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("good")
+    kept = all_files(tmp_path)
+    for number in (2, 3, 4):
+        start = found_start(tmp_path, with_changes(engine="without DeepSpeed"), is_default=True)
+        assert (start.resumed_at, start.folder) == (None, tmp_path / str(number))
+        assert start.run_id != "former"
+        runs = "1 run" if number == 2 else f"{number - 1} runs"
+        assert start.notes[0].startswith(f"{tmp_path} holds {runs} already")
+        run = begin(start.folder, start)
+        run.finish()
+        assert run.notes == []
+    assert {path: all_files(tmp_path)[path] for path in kept} == kept
+
+
+def test_a_folder_that_the_user_named_is_refused_if_it_holds_a_finished_run(tmp_path: Path) -> None:
+    former_run(tmp_path, 10, outcome="finished")
+    with pytest.raises(InputError, match="holds a finished run, which is never replaced; needed: another --output"):
+        find_start(tmp_path, FACTS)
+    assert is_free(tmp_path)
+    start = found_start(tmp_path, resume="never")  # the way out that it names
+    assert start.folder == tmp_path / "2"
+    former_run(tmp_path / "2", 10)
+    assert found_start(tmp_path).folder == tmp_path / "2", "an unfinished run of the same command"
+
+
+def test_the_same_command_resumes_its_unfinished_run_among_others(tmp_path: Path) -> None:
+    former_run(tmp_path, 10, outcome="finished")
+    former_run(tmp_path / "2", 20)
+    former_run(tmp_path / "10", 30, outcome="finished", learning_rate=0.002)
+    start = found_start(tmp_path, is_default=True)
+    assert (start.folder, start.resumed_at) == (tmp_path / "2", 20)
+    start = found_start(tmp_path, with_settings(learning_rate=0.002), is_default=True)
+    assert (start.folder, start.resumed_at) == (tmp_path / "11", None)
+    assert found_start(tmp_path, resume="never", is_default=True).folder == tmp_path / "12"
+
+
+def test_another_command_leaves_an_unfinished_run_to_its_own(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    start = found_start(tmp_path, with_settings(learning_rate=0.002), is_default=True)
+    assert (start.folder, start.resumed_at) == (tmp_path / "2", None)
+    assert "unfinished and with other settings (learning_rate was 0.001, now 0.002)" in start.notes[0]
+    assert found_start(tmp_path, is_default=True).resumed_at == 10
+
+
+@pytest.mark.parametrize("change", [{"engine": "ZeRO 3"}, {"ranks": 4}, {"data": "fedcba9876543210"}])
+def test_the_same_command_under_another_launch_or_on_other_data_gets_no_number(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    former_run(tmp_path, 10)
+    with pytest.raises(InputError, match="--resume never"):
+        find_start(tmp_path, with_changes(**change), is_default=True)
+
+
+def test_a_batch_that_follows_from_the_ranks_makes_no_other_command(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    facts = with_settings(global_batch=32, micro_batch=8) | {"ranks": 4}
+    with pytest.raises(InputError, match=r"written by 2 rank\(s\), this run has 4"):
+        find_start(tmp_path, facts, is_default=True)
+    with pytest.raises(InputError, match="global_batch was 16, now 32"):
+        find_start(tmp_path, facts, reshard=True, is_default=True)
+
+
+def test_a_setting_of_another_version_makes_no_other_command(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    with pytest.raises(InputError, match=r"other settings: beta was None, now 0\.1"):
+        find_start(tmp_path, with_settings(beta=0.1), is_default=True)
+
+
+def test_a_run_without_a_checkpoint_makes_room_for_the_next(tmp_path: Path) -> None:
+    former_run(tmp_path, outcome="failed")
+    start = found_start(tmp_path, with_settings(learning_rate=0.002), is_default=True)
+    assert (start.folder, start.resumed_at, start.notes) == (tmp_path, None, ())
+
+
+def test_a_run_in_progress_of_another_command_is_passed_by_and_the_same_one_refused(tmp_path: Path) -> None:
+    run = begin(tmp_path, find_start(tmp_path, FACTS))
+    assert found_start(tmp_path, with_settings(learning_rate=0.002), is_default=True).folder == tmp_path / "2"
+    with pytest.raises(RunStopped) as caught:
+        find_start(tmp_path, FACTS, is_default=True)
+    assert caught.value.exit_code == 73
+    run.finish()
+
+
+def test_folders_without_a_run_are_no_runs(tmp_path: Path) -> None:
+    for name in ("2", "7", "images"):
+        (tmp_path / name).mkdir()
+    assert found_start(tmp_path, is_default=True).folder == tmp_path
+    former_run(tmp_path, 10)
+    assert found_start(tmp_path, is_default=True).resumed_at == 10
+    assert found_start(tmp_path, with_settings(learning_rate=0.002), is_default=True).folder == tmp_path / "8"
+
+
+def test_a_folder_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("lmgym.runs.resuming.run_folders", denied)  # root may read every folder
+    with pytest.raises(InputError, match=r"cannot write a run to .*Permission denied"):
+        find_start(tmp_path, FACTS)
 
 
 @pytest.mark.parametrize("outcome", ["killed", "interrupted", "failed", "non_finite", "stalled"])
@@ -209,10 +310,11 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_it_used(tmp_
     )
 
 
-def test_resume_never_starts_a_new_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_default", [True, False])
+def test_resume_never_starts_a_new_run_beside_the_unfinished_one(tmp_path: Path, is_default: bool) -> None:
     former_run(tmp_path, 10)
-    start = found_start(tmp_path, resume="never")
-    assert (start.resumed_at, start.notes) == (None, ())
+    start = found_start(tmp_path, resume="never", is_default=is_default)
+    assert (start.resumed_at, start.folder) == (None, tmp_path / "2")
     assert start.run_id != "former"
 
 
@@ -329,9 +431,9 @@ def test_the_outcome_of_a_former_run_is_kept(tmp_path: Path) -> None:
     assert record(tmp_path / "run.1.json")["outcome"] == "interrupted"
 
 
-def test_a_new_run_renames_former_checkpoints_too(tmp_path: Path) -> None:
+def test_a_new_run_renames_checkpoints_that_cannot_be_resumed_too(tmp_path: Path) -> None:
     former_run(tmp_path, 10)
-    run = begin(tmp_path, find_start(tmp_path, FACTS, resume="never"))
+    run = begin(tmp_path, None)
     expected = {"run.json", "run.1.json", "metrics.jsonl", "metrics.1.jsonl", "checkpoints.1"}
     assert names(tmp_path) == expected
     assert isinstance(read(tmp_path / "checkpoints.1" / "step-00000010", "former"), Checkpoint)
@@ -345,8 +447,9 @@ def test_a_new_run_renames_former_checkpoints_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", ["{}/model", "joint={}/model,gold=elsewhere", "{}/checkpoints/step-00000010"])
 def test_a_new_run_cannot_read_the_files_that_it_renames(words: str, tmp_path: Path) -> None:
-    former_run(tmp_path, 10, outcome="finished")
-    (tmp_path / "model").mkdir()
+    former_run(tmp_path, outcome="failed")
+    for name in ("model", "checkpoints/step-00000010"):
+        (tmp_path / name).mkdir(parents=True)
     facts = with_settings(model=words.format(tmp_path))
     with pytest.raises(InputError, match=r"is a result in .* needed: another --output"):
         find_start(tmp_path, facts)

@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+from transformers import TrainerControl, TrainerState
 
-from lmgym.training.callbacks import ShowStatus
+from lmgym.training.callbacks import LogAtEvaluations, ShowStatus
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,15 @@ def test_figures_stay_until_newer_ones_come_and_an_alarm_ends_with_its_cause() -
     assert status._shown() == ["ALARM: the held-out loss rises", "loss 0.25", "eval accuracy 0.750"]
     status.watch({2: 0.1, 4: 0.2, 6: 0.05})
     assert status._shown() == ["loss 0.25", "eval accuracy 0.750"]
+
+
+@pytest.mark.parametrize(
+    ("due", "evaluates", "step", "logs"),
+    [(False, False, 4, False), (True, False, 4, True), (False, True, 4, True), (False, False, 6, True)],
+)
+def test_training_metrics_are_logged_where_due_at_evaluations_and_at_the_end(
+    due: bool, evaluates: bool, step: int, logs: bool
+) -> None:
+    control = TrainerControl(should_log=due, should_evaluate=evaluates)
+    LogAtEvaluations().on_step_end(None, TrainerState(global_step=step, max_steps=6), control)
+    assert control.should_log == logs

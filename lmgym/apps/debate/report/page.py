@@ -9,9 +9,8 @@ from lmgym.apps.debate.report.figures import judge_panels, speech_panels, win_pa
 from lmgym.apps.debate.report.rounds import round_panels
 from lmgym.apps.debate.transcript import Transcript
 from lmgym.errors import listed
-from lmgym.report.facts import Card
 from lmgym.report.page import render
-from lmgym.report.panels import Section, figure
+from lmgym.report.panels import Card, Section, figure
 from lmgym.report.samples import shown
 
 

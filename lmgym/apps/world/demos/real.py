@@ -1,10 +1,9 @@
-"""`lmgym demo --real`: a real model in English, best of 8 and a reward of ten lines, before and after training.
+"""`lmgym demo --real`: a real model learns to help, from 215 pairs of replies to everyday questions.
 
-The steps: SmolLM2-135M-Instruct; 8 replies to each held-out question; the model optimised against the reward by GRPO on
-other questions; 8 replies again. The best of 8 is chosen by the reward itself: it is the ceiling of what choosing gets.
+The steps: SmolLM2-135M-Instruct; a scorer trained on the pairs; the model optimised against the scorer by GRPO, on the
+same questions; replies to 40 other questions before and after.
 """
 
-import inspect
 import json
 import sys
 import time
@@ -14,102 +13,124 @@ from typing import Any
 
 import numpy as np
 
-from lmgym.apps.world.demos.prompts import write_prompts
-from lmgym.apps.world.demos.results import diversity_of, show_report, show_table
+from lmgym.apps.world.demos.results import show_report, show_table
+from lmgym.apps.world.demos.samples import MAX_NEW_TOKENS, TEMPERATURE
 from lmgym.apps.world.demos.steps import CompletedSteps, DemoStep, deepspeed, run_steps
 from lmgym.config import SEED
 from lmgym.console import say
 from lmgym.report.status_line import StepTimes
+from lmgym.statistics import Estimate, mean, paired_difference
 
-UPDATES = 18
 MODEL = Path("outputs/models/smollm2-135m")
+DATA = Path(__file__).parent / "data"  # a link to examples/data
+PAIRS, HELD_OUT = DATA / "helpful_pairs.jsonl", DATA / "helpful_held_out.jsonl"
+ITERATIONS, EPOCHS = 10, 2  # of GRPO: one update an epoch
 ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a Xeon with AVX-512
     "model": ("get SmolLM2-135M-Instruct", 30.0),
-    "before": ("sample 8 replies to each of 40 questions", 60.0),
-    "training": ("optimise it against the reward (GRPO)", 200.0),
-    "after": ("sample 8 replies again", 60.0),
+    "scorer": ("train a scorer on the pairs (LoRA)", 90.0),
+    "policy": ("optimise the model against the scorer (GRPO)", 180.0),
+    "before": ("4 replies to each of 40 held-out questions, before training", 30.0),
+    "after": ("the same after training", 30.0),
 }
-SHOWN = slice(None, None, 13)  # questions whose replies are printed, of several kinds
+WHEN = ("before", "after")
+MEASURES = {
+    "score": "score, which was optimised",
+    "finished": f"share that end by themselves within {MAX_NEW_TOKENS} tokens",
+    "words": "words per reply",
+}
+SHOWN = slice(None, None, 8)  # questions whose replies are printed
 
 
-def run_real_demo(output: str, seed: int, updates: int = UPDATES) -> int:
+def run_real_demo(output: str, seed: int, iterations: int = ITERATIONS) -> int:
     """Runs all steps and prints the results. Returns 0, or the exit code of the step that failed."""
-    from lmgym.scoring import friendly_answers
-
     SEED.check("seed", seed)
     began = time.perf_counter()
     folder = Path(output)
-    write_prompts(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     completed = CompletedSteps(folder / "demo.json")
     times = StepTimes([seconds for _, seconds in ABOUT.values()])
     say(f"commands and output of the steps: {folder / 'logs'}")
-    say(f"the reward, in {friendly_answers.__file__}:")
-    for line in inspect.getsource(friendly_answers.friendly_answers).splitlines():
-        say(f"    {line}")
-    if code := run_steps(_steps(folder, seed, updates), ABOUT, folder, completed, times):
+    if code := run_steps(_steps(folder, seed, iterations), ABOUT, folder, completed, times):
         return code
     completed.note(show_results(folder))
     say(f"demo: {time.perf_counter() - began:.0f} s; all results are in {folder.resolve()}")
-    show_report(folder / "training")
+    show_report(folder / "policy")
     return 0
 
 
-def _steps(folder: Path, seed: int, updates: int) -> list[DemoStep]:
-    training, held_out = folder / "training", folder / "held_out.jsonl"
+def _steps(folder: Path, seed: int, iterations: int) -> list[DemoStep]:
+    scorer = folder / "scorer"
 
     def step(name: str, done: Path, *words: object) -> DemoStep:
         return DemoStep(name, [str(word) for word in words], done)
 
+    def train(name: str, experiment: str, *flags: object) -> DemoStep:
+        common = ("--model", MODEL, "--seed", seed, "--tracking", "none", "--save_updates", -1)
+        words = (*deepspeed(experiment), *common, "--output", folder / name, *flags)
+        return step(name, folder / name / "model/config.json", *words)
+
     def sample(name: str, model: Path) -> DemoStep:
         done = folder / f"{name}.jsonl"
-        return step(name, done, sys.executable, "-m", "lmgym.apps.world.demos.samples", model, held_out, done, seed)
+        words = (sys.executable, "-m", "lmgym.apps.world.demos.samples", model, HELD_OUT, scorer / "model", done, seed)
+        return step(name, done, *words)
 
+    updates = EPOCHS * iterations
     return [
         step("model", MODEL / "config.json", Path(sys.executable).parent / "lmgym", "get", "smollm2-135m"),
-        sample("before", MODEL),
-        step(
-            "training",
-            training / "model/config.json",
-            *deepspeed("friendly_answers"),
-            "--model",
-            MODEL,
-            "--prompts",
-            folder / "prompts.jsonl",
-            *("--eval_prompts", held_out, "--eval_updates", updates, "--save_updates", -1, "--seed", seed),
-            *("--output", training, "--max_updates", updates, "--tracking", "none"),
+        train(
+            "scorer", "hh_pairwise",
+            *("--dataset", PAIRS, "--eval_dataset", HELD_OUT, "--lora_rank", 16, "--learning_rate", 2e-4),
+            *("--global_batch", 8, "--micro_batch", 4, "--epochs", 1),
         ),
-        sample("after", training / "model"),
-    ]
+        train(
+            "policy", "hh_harmless",
+            *("--method", "grpo", "--scorers", f"helpful={scorer / 'model'}", "--learning_rate", 3e-4),
+            *("--prompts", PAIRS, "--eval_prompts", HELD_OUT, "--max_updates", updates, "--eval_updates", updates),
+            *("--num_rollouts", 64, "--num_generations", 8, "--ppo_epochs", EPOCHS),
+            *("--global_batch", 64, "--micro_batch", 16),
+            *("--max_new_tokens", MAX_NEW_TOKENS, "--temperature", TEMPERATURE),
+        ),
+        sample("before", MODEL),
+        sample("after", folder / "policy/model"),
+    ]  # fmt: skip
 
 
 def show_results(folder: Path) -> dict[str, Any]:
-    """Prints rewards and diversity before and after training, and replies; returns the figures."""
-    rows = {when: _read(folder / f"{when}.jsonl") for when in ("before", "after")}
-    figures = {when: measure(of) for when, of in rows.items()}
-    table = [(name, *(f"{of[name]:.3f}" for of in figures.values())) for name in figures["before"]]
-    show_table("Replies to 40 held-out questions", ("", "before", "after"), table)
-    for before, after in zip(rows["before"][SHOWN], rows["after"][SHOWN], strict=True):
-        shown = []
-        for when, row in (("before", before), ("after", after)):
-            best = int(np.argmax(row["rewards"]))
-            shown += [
-                (f"{when}: {what}", row["replies"][place], f"{row['rewards'][place]:.2f}")
-                for what, place in (("first of 8", 0), ("best of 8", best))
-            ]
-        show_table(before["prompt"], ("", "reply", "reward"), shown, text=2)
-    return figures
+    """Prints the scorer's accuracy, and replies before and after with their figures; returns the figures."""
+    found = json.loads((folder / "scorer/evaluation.json").read_text())["metrics"]
+    accuracy = Estimate(found["accuracy"], found.get("accuracy_low"), found.get("accuracy_high"), 40, 80)
+    table = [("the scorer", f"{accuracy:.3f}"), ("length alone: the longer wins", f"{found['length_accuracy']:.3f}")]
+    show_table("Accuracy on 80 held-out pairs", ("", "accuracy (95% interval)"), table)
+
+    rows = {name: _read(folder / f"{name}.jsonl") for name in WHEN}
+    figures = {name: measure(of) for name, of in rows.items()}
+    changes = {name: paired_difference(figures["before"][name], figures["after"][name])[0] for name in MEASURES}
+    show_table(
+        "Replies to 40 held-out questions", ("", *WHEN, "change (95% interval)"),
+        [
+            (label, *(f"{mean(of[name]).value:.2f}" for of in figures.values()), f"{changes[name]:+.2f}")
+            for name, label in MEASURES.items()
+        ],
+    )  # fmt: skip
+    kl = _read(folder / "policy/metrics.jsonl")[-1]["kl/reference"]
+    say(f"KL to the model before training: {kl:.2f} nats per reply")
+    for of_question in [*zip(*rows.values(), strict=True)][SHOWN]:
+        replies = zip(WHEN, of_question, strict=True)
+        shown = [(label, row["replies"][0], f"{row['scores'][0]:.2f}") for label, row in replies]
+        show_table(of_question[0]["prompt"], ("", "reply", "score"), shown, text=2)
+    values = {name: {key: mean(of_one).value for key, of_one in of.items()} for name, of in figures.items()}
+    return values | {"kl": kl} | {name: change.named("change") for name, change in changes.items()}
 
 
-def measure(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The mean reward of a reply and of the best of 8 and the diversity of the first ones."""
-    rewards = np.array([row["rewards"] for row in rows])
-    best = rewards.max(axis=1)
-    replies = [row["replies"][0] for row in rows]
-    return {
-        "reward of one reply": rewards.mean(),
-        "reward of the best of 8": best.mean(),
-        **diversity_of(replies),
+def measure(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """MEASURES of each row, a mean over its replies."""
+    words = [[len(reply.split()) for reply in row["replies"]] for row in rows]
+    of_replies = {
+        "score": [row["scores"] for row in rows],
+        "finished": [row["finished"] for row in rows],
+        "words": words,
     }
+    return {name: np.mean(values, axis=1).tolist() for name, values in of_replies.items()}
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """`lmgym chat`: the session of eval_rewards_api.py with a policy and scorers of the command line."""
 
+import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from click.testing import CliRunner, Result
 from patience import PATIENCE
 
 from eval_rewards_api import talk_to_models
+from lmgym.apps.chat.records import load
 from lmgym.cli.main import main
 
 
@@ -39,10 +42,13 @@ def test_the_best_of_n_is_selected_by_the_first_scorer_or_by_the_named_one(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["x"], "Missing option '--scorers'"),
-        (["x", "--scorers", "nonsense"], "--scorers 'nonsense': needed name=PATH,name=PATH"),
+        ([], "Missing argument 'MODEL'"),
+        (["./none"], "model ./none does not exist"),
+        (["x", "--scorers", "a="], "--scorers 'a=': needed [name=]PATH,[name=]PATH"),
         (["x", "--scorers", "a=./none"], "scorer ./none does not exist"),
-        (["x", "--scorers", "a=./none", "--rankd"], "unknown flag --rankd; did you mean --ranked?"),
+        (["x", "--rankd"], "No such option '--rankd'"),
+        (["x", "--best_of", "0"], "best_of=0: needed 1 to 1,024 replies"),
+        (["x", "--select_model", "a"], "there is no scorer 'a' in hh; available: none"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(words: list[str], message: str) -> None:
@@ -57,16 +63,58 @@ def test_the_help_names_every_option_of_the_session() -> None:
     assert [word for word in options if word not in chat("--help").output] == []
 
 
-def test_in_a_terminal_it_is_a_session(talkative_models: dict[str, Path], scorers: str, tmp_path: Path) -> None:
+def test_without_scorers_one_reply_comes_and_picks_among_several_are_kept(
+    talkative_models: dict[str, Path], tmp_path: Path
+) -> None:
+    words = (talkative_models["llama"], "--json", "--sessions", tmp_path, "--persona", "A cat.")
+    done = chat(*words, lines="hello\n%set max_new_tokens=4\n%best_of 3\nagain\n%pick 2\nmore\n")
+    assert done.exit_code == 0, done.output
+    first, second, third = map(json.loads, done.stdout.splitlines())
+    assert [len(turn["candidates"]) for turn in (first, second, third)] == [1, 3, 3]
+    assert (first["selected"], second["selected"]) == (0, 0)
+    [kept] = tmp_path.iterdir()
+    exchanges = load(kept).exchanges
+    assert exchanges[2].human_pick == 1
+    assert exchanges[3].prompt.turns[-2].text == second["candidates"][1]["text"]
+    assert exchanges[1].prompt.persona == "A cat."
+
+
+def test_a_single_reply_without_scores_has_no_table(talkative_models: dict[str, Path], tmp_path: Path) -> None:
+    done = chat(talkative_models["llama"], "--sessions", tmp_path, lines="%set max_new_tokens=2\nhello\n\n%more 1\n")
+    assert done.exit_code == 0, done.output
+    alone, more = done.stdout.split("bot> ")[:2]
+    assert "┃" not in alone
+    note = "note: cut off at max_new_tokens: the reply; %set max_new_tokens=4 allows longer ones"
+    assert note in " ".join(alone.split())
+    assert "┃" in more, "two replies have one"
+    assert "error" not in done.output
+
+
+def test_scorers_name_themselves(talkative_models: dict[str, Path], scorer_folders, tmp_path: Path) -> None:
+    scorers = f"{scorer_folders['llama']},{scorer_folders['llama']},b={scorer_folders['gpt2']}"
+    words = (talkative_models["llama"], "--scorers", scorers, "--best_of", 2, "--json", "--sessions", tmp_path)
+    done = chat(*words, lines="hello\n")
+    assert done.exit_code == 0, done.output
+    assert list(json.loads(done.stdout)["candidates"][0]["scores"]) == ["llama", "llama_2", "b"]
+
+
+def test_in_a_terminal_it_opens_without_a_question(
+    talkative_models: dict[str, Path], scorers: str, tmp_path: Path
+) -> None:
     words = ["-m", "lmgym.cli.main", "chat", str(talkative_models["llama"]), "--scorers", scorers, "--best_of", "2"]
-    more = ["--prompt", "A cat.", "--first_message", "meow", "--sessions", str(tmp_path)]
-    child = pexpect.spawn(sys.executable, [*words, *more], timeout=PATIENCE, encoding="utf-8", dimensions=(50, 120))
+    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # or it waits for the cursor's place
+    child = pexpect.spawn(
+        sys.executable, [*words, "--sessions", str(tmp_path)], timeout=PATIENCE, encoding="utf-8",
+        dimensions=(50, 120), env=env,
+    )  # fmt: skip
+    child.logfile_read = io.StringIO()
     child.expect("Scorers: a, b; a selects")
-    child.expect("bot> meow")
     child.expect("you> ")
     child.sendline("hello")
+    child.expect("turn 1")
     child.expect("you> ")
     child.sendline("exit")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
+    assert "Model prompt" not in child.logfile_read.getvalue()

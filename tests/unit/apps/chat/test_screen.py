@@ -16,6 +16,7 @@ from lmgym.apps.chat.exchanges import Candidate, Exchange
 from lmgym.apps.chat.pipe_frontend import as_object, json_line
 from lmgym.apps.chat.screen import make_console, progress_on, show
 from lmgym.console import CleanConsole, replace_unencodable
+from lmgym.generation.protocol import Sampling
 from lmgym.scoring.ranking import ranks
 from lmgym.text import Conversation, Turn
 
@@ -29,6 +30,7 @@ def exchange_of(*texts: str, names=("rm_a", "rm_b"), selected: int | None = 0, *
 
 class FakeSession:
     weights = {"rm_a": 1.0}  # noqa: RUF012
+    sampling = Sampling(max_new_tokens=64)
 
 
 def shown(
@@ -154,6 +156,7 @@ def test_a_narrow_screen_omits_columns_names_their_scorers_and_keeps_the_selecti
 
 class Blend:
     weights = {f"rm_{letter}": 1.0 for letter in "abcdefgh"}  # noqa: RUF012
+    sampling = FakeSession.sampling
 
 
 @pytest.mark.parametrize("width", [14, 20, 30, 40, 80, 200])
@@ -187,7 +190,8 @@ def test_a_turn_of_many_replies_is_ranked_once_and_not_per_row(monkeypatch: pyte
 def test_without_room_for_the_column_of_ends_a_note_lists_the_replies_that_were_cut_off() -> None:
     exchange = exchange_of("first", "second", "third")
     exchange.candidates[1:] = [replace(c, finish_reason="length") for c in exchange.candidates[1:]]
-    assert "note: cut off at max_new_tokens: 2, 3" in shown(exchange, width=50)
+    narrow = " ".join(shown(exchange, width=50).split())
+    assert "note: cut off at max_new_tokens: replies 2, 3; %set max_new_tokens=128 allows longer ones" in narrow
     assert "cut off" not in shown(exchange, width=100)
     assert row(shown(exchange, width=100), 2)[-1] == "length"
 

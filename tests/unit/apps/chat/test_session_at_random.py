@@ -23,6 +23,7 @@ LINES = (
     "%blind off", "%best_of {b}", "%select fails", "%select low", "%blend high={a} low={b}", "%table ranks", "%table z",
     "%why", "%why {a}", "%agree", "%status", "%persona {step}", "%save {folder}/s.jsonl", "%load {folder}/s.jsonl",
     "%export prefs {folder}/p.jsonl", "%set temperature=.5", "%nothing", "", " %said",
+    "%first_message {step}", '%first_message ""',
     *("hello", "%back {a}", "%pick {b}") * 3,
 )  # fmt: skip
 
@@ -70,10 +71,15 @@ def is_sound(session: ChatSession, shown: Response, line: str) -> None:
     if session.path.exists():
         loaded = load(session.path)
         expected = {number: as_written(exchange) for number, exchange in session.exchanges.items()}
-        assert (loaded.exchanges, loaded.head, loaded.corrupt) == (expected, session.head, []), line
+        assert (loaded.exchanges, loaded.head) == (expected, session.head), line
+        assert (loaded.corrupt, loaded.orphans) == ([], []), line
+        assert loaded.opening.turns == session.opening, line
     for exchange in session.exchanges.values():
-        before = session.exchanges[exchange.parent].conversation.turns if exchange.parent else session.opening
-        assert exchange.prompt.turns[:-1] == before, line
+        before = exchange.prompt.turns[:-1]
+        if exchange.parent:
+            assert before == session.exchanges[exchange.parent].conversation.turns, line
+        else:
+            assert [turn.speaker for turn in before] in ([], ["bot"]), line
     if shown.exchange is not None and session.blind and line.startswith(NEW):
         assert shown.exchange.is_open, line
     if shown.exchange is not None and shown.exchange.is_open:

@@ -4,18 +4,20 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lmgym.apps.chat.records import load
 from lmgym.apps.chat.session import ChatSession
-from lmgym.apps.chat.session_commands import COMMANDS, ChatView, Response, complete, respond
+from lmgym.apps.chat.session_commands import COMMANDS, ChatView, Response, complete, next_commands, respond
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Turn
 
 ALL = (
-    "best_of set select blend retry more undo edit back history pick write reject tie blind why table agree persona "
-    "save load export status help"
+    "best_of set select blend retry more undo edit back history pick write reject tie blind why table agree scorers "
+    "persona first_message save load export status help"
 )
 
 
@@ -105,7 +107,10 @@ def test_stop_strings_may_be_of_any_script(chat: ChatView) -> None:
     ("%export prefs /tmp/never.jsonl", "nothing to export"),
     ("%pik 3", "did you mean %pick?"),
     ("%", "unknown command %"),
-    ("", "empty line"),
+    ("%scorers a=", "%scorers 'a=': needed [name=]PATH"),
+    ("%scorers a b=./none", "scorer 'a b' of %scorers: needed a name of letters"),
+    ("%scorers ./none", "scorer ./none does not exist"),
+    ("%matplotlib inline", "a space before it makes it a message"),
 ])  # fmt: skip
 def test_a_wrong_argument_is_answered_with_what_is_needed(chat: ChatView, line: str, expected: str) -> None:
     assert expected in fails(chat, line)
@@ -185,24 +190,101 @@ def test_only_new_rows_are_shown_again(chat: ChatView) -> None:
     assert does(chat, "%pick 2").first == 0, "scores are revealed"
 
 
-def test_an_export_of_one_prompt_asks_for_a_second_and_of_two_prints_a_command(chat: ChatView, tmp_path: Path) -> None:
-    path = tmp_path / "my prefs.jsonl"
+def test_an_export_of_one_prompt_asks_for_a_second_and_says_how_many_decisions_it_takes(
+    chat: ChatView, tmp_path: Path
+) -> None:
     does(chat, "one")
     does(chat, "%pick 3")
-    said = does(chat, f"%export prefs {path}").text
-    assert "decide about a second message too: one is held out to evaluate on" in said
-    does(chat, "two")
-    does(chat, "%pick 1")
+    exported = does(chat, f"%export prefs {tmp_path / 'prefs.jsonl'}")
+    assert "\n1 decision: too few to train on; collect about 100 (a rule of thumb" in exported.text
+    assert "decide about a second message too: one is held out to evaluate on" in exported.text
+    assert exported.commands == ()
+
+
+def test_an_export_prints_a_command_that_trains_and_one_that_chats_with_the_result(
+    chat: ChatView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs/my prefs").mkdir(parents=True)
+    for line in ("one", "%pick 3", "two", "%pick 1"):
+        does(chat, line)
     chat.session.about["models"] = {"generator": {"kind": "LocalGenerator", "model": "outputs/my model"}}
-    command = does(chat, f"%export prefs {path}").command
-    train = ["lmgym", "train", "reward", "hh_pairwise"]
-    assert shlex.split(command) == [*train, "--model", "outputs/my model", "--dataset", str(path), "--eval_size", "1"]
+    train, talk = map(shlex.split, does(chat, "%export prefs my prefs.jsonl").commands)
+    lora = shlex.split("--lora_rank 16 --learning_rate 2e-4 --epochs 3 --global_batch 2 --micro_batch 2")
+    files = ["--model", "outputs/my model", "--dataset", "my prefs.jsonl", "--eval_size", "1"]
+    assert train == ["lmgym", "train", "reward", "hh_pairwise", *files, *lora, "--output", "outputs/my prefs_2"]
+    new = ["--scorers", "my_prefs_2=outputs/my prefs_2/model", "--select_model", "my_prefs_2"]
+    assert talk == ["lmgym", "chat", "outputs/my model", *new]
+
+
+@pytest.mark.parametrize(("pairs", "batch"), [(9, 2), (39, 2), (40, 4), (100, 8), (159, 8), (500, 16)])
+def test_the_batch_of_the_printed_command_fits_the_pairs(chat: ChatView, pairs: int, batch: int) -> None:
+    [train] = next_commands(chat.session, "prefs.jsonl", pairs)
+    assert f"--global_batch {batch} --micro_batch {min(8, batch)} " in train
+    assert ("--eval_size 1" in train) == (pairs < 10)
+
+
+def test_training_starts_from_the_scorer_that_selects_and_the_chat_compares_both(chat: ChatView) -> None:
+    chat.session.judges["short"].model = SimpleNamespace(config=SimpleNamespace(num_labels=1))
+    chat.session.judges["long"].model = SimpleNamespace(config=SimpleNamespace(num_labels=2))
+    models = {name: {"kind": "HFScorer", "model": f"outputs/{name}"} for name in ("long", "short")}
+    chat.session.about["models"] = {"generator": {"model": "policy"}, **models}
+    assert "--model policy" in next_commands(chat.session, "p.jsonl", 50)[0], "a new head would replace two outputs"
+    does(chat, "%select short")
+    train, talk = next_commands(chat.session, "p.jsonl", 50)
+    assert "--model outputs/short" in train
+    assert talk == "lmgym chat policy --scorers short=outputs/short,p=outputs/p/model --select_model p"
+
+
+def test_the_policy_of_a_server_is_no_model_to_train(chat: ChatView) -> None:
     chat.session.about["models"] = {"generator": {"model": "gpt", "server": "http://127.0.0.1:1"}}
-    does(chat, "three")
-    does(chat, "%pick 2")
-    command = does(chat, f"%export prefs {path}").command
-    pairs = len(path.read_text().splitlines())
-    assert shlex.split(command) == [*train, "--dataset", str(path), *(["--eval_size", "1"] if pairs < 10 else [])]
+    [train] = next_commands(chat.session, "p.jsonl", 50)
+    assert "--model" not in train
+
+
+def test_an_empty_line_is_ignored(chat: ChatView) -> None:
+    for line in ("", "  ", "\n", " \t "):
+        assert does(chat, line) == Response()
+    assert chat.session.exchanges == {}
+
+
+def test_a_first_message_begins_the_next_conversation_and_is_read_back(chat: ChatView) -> None:
+    assert does(chat, "%first_message").text == "first message: (none)"
+    assert does(chat, "%first_message Hello, I am Rex.").text == "first message: Hello, I am Rex."
+    does(chat, "hi")
+    assert "it begins the next conversation: %back 0" in does(chat, "%first_message What now?").text
+    does(chat, "still the first")
+    assert does(chat, "%history").text.splitlines()[0].strip() == "bot> Hello, I am Rex."
+    does(chat, "%back 0")
+    assert does(chat, "%history").text.splitlines()[0].strip() == "bot> What now?"
+    does(chat, "second")
+    does(chat, '%first_message ""')
+    does(chat, "%back 0")
+    does(chat, "third")
+    firsts = [exchange.prompt.turns[0].text for exchange in chat.session.exchanges.values()]
+    assert firsts == ["Hello, I am Rex.", "Hello, I am Rex.", "What now?", "third"]
+    loaded = load(chat.session.path)
+    assert loaded.exchanges == chat.session.exchanges
+    assert (loaded.corrupt, loaded.orphans, loaded.opening.turns) == ([], [], ())
+
+
+def test_scorers_are_added_replaced_and_removed_from_the_next_turn_on(
+    chat: ChatView, scorer_folders: dict[str, Path]
+) -> None:
+    does(chat, "hello")
+    assert does(chat, "%scorers").text == "long selects from the next turn on; scorers: long, short"
+    assert "scorers: long, short, llama" in does(chat, f"%scorers {scorer_folders['llama']}").text
+    assert does(chat, "%more 1").first == 0, "earlier replies have a score that is not on the screen"
+    assert list(does(chat, "again").exchange.columns) == ["long", "short", "llama"]
+    assert does(chat, f"%scorers short={scorer_folders['gpt2']}").text.endswith("long, short, llama")
+    assert chat.session.about["models"]["short"]["kind"] == "HFScorer"
+    assert does(chat, '%scorers ""').text.startswith("no scorers: the first reply is taken")
+    alone = does(chat, "and now").exchange
+    assert (alone.columns, alone.chosen, alone.selected_by) == ({}, 0, "nobody")
+    assert does(chat, "%pick 2").exchange.chosen == 1
+    assert "short selects" in does(chat, f"%scorers short={scorer_folders['gpt2']}").text
+    assert does(chat, "more").exchange.selected_by == "short"
+    assert load(chat.session.path).exchanges == chat.session.exchanges
 
 
 def test_blind_mode_hides_scores_from_every_command_until_the_user_decides(chat: ChatView) -> None:

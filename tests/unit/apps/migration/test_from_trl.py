@@ -11,20 +11,22 @@ from click.testing import CliRunner
 import ppo.check
 import reward_models.check
 import sft.check
+from lmgym.apps.migration.commands import Translation
 from lmgym.apps.migration.translation import translate
 from lmgym.apps.migration.trl_scripts import KINDS, Code, Script, Settings, fill_in, read_file, read_flags
-from lmgym.apps.migration.trl_tables import COMMANDS, DEFAULTS, FLAGS
+from lmgym.apps.migration.trl_tables import DEFAULTS, STAGES, WORDS
 from lmgym.cli.main import main
 from lmgym.errors import InputError
 from lmgym.runs.flags import flatten, override
+from lmgym.runs.known_flags import FLAGS, SENTENCES
+from lmgym.runs.launch import STAGES as PACKAGES
+from lmgym.runs.launching import FORMS
 
 CHECKS = {
     "reward_models": reward_models.check.check_settings,
     "sft": sft.check.check_settings,
     "ppo": lambda config: ppo.check.check_settings(config, 1),
 }
-STAGES = {"reward": "reward_models", "sft": "sft", "ppo": "ppo", "preference": "preferences"}
-
 SFT = """
 from datasets import load_dataset
 from trl import SFTConfig, SFTTrainer
@@ -87,13 +89,17 @@ def of(text: str, folder: Path, name: str = "script.py") -> list[Settings]:
     return read_file(path)
 
 
-def taken(command: str, words: list[str], capsys) -> dict[str, Any]:
-    """The settings of the command's experiment with these flags."""
-    stage, _, experiment = command.partition(" ")
-    package = STAGES[stage]
-    module = importlib.import_module(f"{package}.experiments.{experiment}")
+def taken(found: Translation, capsys, **filled: str) -> dict[str, Any]:
+    """The settings of the command's experiment with its flags, and with what is filled in by hand."""
+    word, _, file = found.command.partition(" ")
+    form = FORMS[word]
+    assert file in ("", "EXPERIMENT.py")
+    assert set(filled) == {"experiment" if flag.endswith(".py") else flag for flag in found.asked}
+    package, name = PACKAGES[form.stage], filled.pop("experiment", form.experiment)
+    config = importlib.import_module(f"{package}.experiments.{name}").CONFIG
+    words = [word for flag, value in filled.items() for word in (f"--{flag}", value)]
     try:
-        config = override(module.CONFIG, words)
+        config = override(config, [*form.flags, *found.words, *words])
     except SystemExit:
         pytest.fail(capsys.readouterr().err)
     check = CHECKS.get(package) or importlib.import_module(f"{package}.check").check_settings
@@ -102,78 +108,83 @@ def taken(command: str, words: list[str], capsys) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "flags", "lines"),
+    ("kind", "filled", "flags", "lines"),
     [
         (
             "sft",
+            {},
             {"model": "Qwen/Qwen3-0.6B", "dataset": "trl-lib/Capybara", "output": "outputs/q", "epochs": 2, "seed": 3,
              "warmup": 0.1, "learning_rate": 2e-5, "schedule": "linear", "global_batch": 8, "max_length": 1024},
-            ["packing=True: rows are always packed"],
+            ["packing=True: rows are always packed", "messages: TRL learns all their tokens"],
         ),
         (
             "reward",
+            {},
             {"model": "Qwen/Qwen3-0.6B", "dataset": "trl-lib/ultrafeedback_binarized", "micro_batch": 4,
              "global_batch": 32, "precision": "bf16", "centering": 1e-2, "schedule": "cosine", "save_updates": -1,
-             "log_updates": 25, "learning_rate": 5e-5, "epochs": 3, "warmup": 0},
+             "log_updates": 25, "best_metric": None, "learning_rate": 5e-5, "epochs": 3, "warmup": 0},
             ["eval_dataset=load_dataset(trl-lib/ultrafeedback_binarized): a part of the rows is held out"],
         ),
         (
             "grpo",
-            {"model": "Qwen/Qwen2-0.5B", "prompts": "p.jsonl", "method": "grpo", "num_generations": 4,
+            {"experiment": "friendly_answers"},
+            {"model": "Qwen/Qwen2-0.5B", "prompts": "p.jsonl", "max_updates": -1, "num_generations": 4,
              "global_batch": 16, "num_rollouts": 16, "loss_aggregation": "sequence", "init_kl_coef": 0.04,
              "epsilon_low": 0.1, "epsilon_high": 0.1, "ppo_epochs": 1, "max_new_tokens": 512, "lora_rank": 16,
              "lora_alpha": 8, "lora_target_modules": "q_proj,v_proj", "mask_truncated": True},
-            ["rewards by reward_len: copy ppo/experiments/friendly_answers.py", "use_vllm=True: replies"],
+            ["use_vllm=True: replies"],
         ),
         (
             "dpo",
+            {},
             {"model": "a/b", "reference": "a/c", "dataset": "d/e", "loss": "ipo", "beta": 0.3, "max_updates": 200,
              "reference_source": "computed"},
             [],
         ),
-        ("kto", {"model": "a/b", "dataset": "d/e", "loss": "kto", "liked_weight": 1.5, "beta": 0.1}, []),
+        ("kto", {}, {"model": "a/b", "dataset": "d/e", "loss": "kto", "liked_weight": 1.5, "beta": 0.1}, []),
     ],
 )  # fmt: skip
-def test_a_script_becomes_a_command_that_its_experiment_takes(kind, flags, lines, tmp_path, capsys) -> None:
+def test_a_script_becomes_a_command_that_its_experiment_takes(kind, filled, flags, lines, tmp_path, capsys) -> None:
     [settings] = of(SCRIPTS[kind], tmp_path)
     assert settings.kind == kind
     found = translate(settings)
-    assert {name: found.flags[name] for name in flags} == flags
+    assert {name: value for name, value in flags.items() if value is not None}.items() <= found.flags.items()
     for line in lines:
         assert [one for one in found.lines if one.startswith(line)], found.lines
     assert len(found.lines) == len(lines) + 1, "and one on the number of processes"
-    config = taken(found.command, found.words, capsys)
+    config = taken(found, capsys, **filled)
     assert {name: config[name] for name in flags} == flags
 
 
 def test_ppo_as_it_was_first_has_settings_and_defaults_of_its_own(tmp_path, capsys) -> None:
     found = translate(of(OLD_PPO, tmp_path)[0])
-    config = taken(found.command, found.words, capsys)
+    config = taken(found, capsys, prompts="p.jsonl", scorers="a=b", max_updates="9")
     wanted = {"model": "lvwerra/gpt2-imdb", "num_rollouts": 64, "global_batch": 16, "init_kl_coef": 0.2, "target": 6,
               "learning_rate": 1.41e-5, "vf_coef": 0.1, "tracking": "auto"}  # fmt: skip
     assert {name: config[name] for name in wanted} == wanted
     assert "reference" not in found.flags, "it is the policy before step 1"
-    assert "steps=5000: give --max_updates" in found.lines
-    assert "no rewards in the file; give --scorers name=PATH" in found.lines
+    assert found.asked["max_updates"].startswith("steps=5000 counts replies")
+    assert found.asked["scorers"] == "none in the file: NAME=PATH"
+    assert found.asked["prompts"] == "dataset, which only the script knows"
 
 
 def test_flags_of_a_launch_fill_in_what_a_script_reads_from_them(tmp_path, capsys) -> None:
     [settings] = of(PPO, tmp_path)
     found = translate(fill_in(settings, read_flags(PPO_FLAGS)))
-    config = taken(found.command, found.words, capsys)
+    config = taken(found, capsys)
     wanted = {"model": "c/d", "prompts": "a/b", "scorers": "reward=e/f", "critic": "e/f", "num_rollouts": 64,
               "global_batch": 16, "micro_batch": 16, "missing_eos_penalty": 1.0, "max_updates": 16 * 4 * 4,
               "temperature": 0.7, "normalize": False, "target": None, "num_layers_unfrozen": -1}  # fmt: skip
     assert {name: config[name] for name in wanted} == wanted
-    bare = translate(settings).lines
-    assert any(line.startswith("model=training_args.sft_model_path: only the script knows it") for line in bare)
-    assert any(line.startswith("args=training_args: its values come from the script's command line") for line in bare)
+    bare = translate(settings)
+    assert bare.asked["model"] == "model=training_args.sft_model_path, which only the script knows"
+    assert any(line.startswith("args=training_args: its values come from the script's") for line in bare.lines)
 
 
 def test_a_yaml_config_of_trls_command_is_read_too(tmp_path, capsys) -> None:
     text = "model_name_or_path: a/b\ndataset_name: c/d\ndataset_train_split: test_sft\npacking: true\nuse_peft: true\n"
     found = translate(of(text + "lora_r: 8\nreport_to: [wandb, tensorboard, mlflow]\n", tmp_path, "sft.yaml")[0])
-    config = taken(found.command, found.words, capsys)
+    config = taken(found, capsys)
     wanted = {"model": "a/b", "dataset": "c/d", "dataset_split": "test_sft", "lora_rank": 8, "lora_alpha": 32,
               "lora_dropout": 0.05, "tracking": "wandb,tensorboard"}  # fmt: skip
     assert {name: config[name] for name in wanted} == wanted
@@ -213,7 +224,7 @@ def test_trls_sft_loss_beside_another_is_a_term_with_a_weight() -> None:
     assert not [line for line in found.lines if "loss" in line]
     found = translate(Settings("dpo", {"loss_type": ["sigmoid", "bco_pair"]}))
     assert "sft_weight" not in found.flags
-    assert [line for line in found.lines if line.startswith("loss_type=[sigmoid, bco_pair]: no equivalent")]
+    assert found.asked["loss"].startswith("loss_type=[sigmoid, bco_pair] has no equivalent")
 
 
 def test_a_script_is_never_run(tmp_path) -> None:
@@ -221,7 +232,7 @@ def test_a_script_is_never_run(tmp_path) -> None:
     text = opens + "SFTTrainer(model=exec('x=1'), args=SFTConfig(seed=__import__('os').getpid()))"
     found = translate(of(text, tmp_path)[0])
     assert not (tmp_path / "ran").exists()
-    assert "seed=__import__('os').getpid(): only the script knows its value; give --seed" in found.lines
+    assert found.asked["seed"] == "seed=__import__('os').getpid(), which only the script knows"
 
 
 def test_names_are_followed_to_the_assignment_before(tmp_path) -> None:
@@ -236,9 +247,8 @@ def test_names_are_followed_to_the_assignment_before(tmp_path) -> None:
     assert settings.values["weight_decay"] == Code("1 / 0")
     assert settings.values["**"] == Code("more")
     found = translate(settings)
-    assert found.flags["dataset"] == "a/b"
-    assert "the script changes its rows (map, filter, ...): write them to a file, and give that" in found.lines
-    assert "model=m: only the script knows it; give --model PATH" in found.lines
+    assert found.asked["dataset"] == "a file of the rows that the script makes of a/b (map)"
+    assert found.asked["model"] == "model=m, which only the script knows"
 
 
 def test_a_script_with_configs_and_no_trainer_and_one_with_several_trainers(tmp_path) -> None:
@@ -249,21 +259,15 @@ def test_a_script_with_configs_and_no_trainer_and_one_with_several_trainers(tmp_
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_no_value_of_any_setting_breaks_the_translation(kind: str) -> None:
     odd = (None, True, -1, 0.5, "x", [], ["x"], {"a": 1}, Code("f(x)"), b"x", [Code("y")])
-    names = {*DEFAULTS[kind], *FLAGS[kind], "loss_type", "reward_funcs", "reward_weights", "peft_config", "report_to",
+    names = {*DEFAULTS[kind], *FLAGS[STAGES[kind]], *SENTENCES, "loss_type", "reward_funcs",
+             "reward_weights", "peft_config", "report_to",
              "quantization_config", "model", "train_dataset", "save_steps", "save_strategy", "warmup_ratio", "bf16",
              "steps_per_generation", "generation_batch_size", "total_episodes", "lora_r", "use_peft", "ref_model",
              "model_revision", "dataset_train_split", "batch_size", "mini_batch_size", "target"}  # fmt: skip
     for name, value in itertools.product(sorted(names), odd):
         found = translate(Settings(kind, {"model": "m", name: value}))
         assert all(isinstance(word, str) for word in found.words)
-        assert str(found).startswith(f"lmgym train {COMMANDS[kind]}")
-
-
-@pytest.mark.parametrize("kind", KINDS.values())
-def test_every_flag_of_the_tables_is_one_of_the_experiments(kind: str) -> None:
-    stage, _, experiment = COMMANDS[kind].partition(" ")
-    module = importlib.import_module(f"{STAGES[stage]}.experiments.{experiment}")
-    assert set(FLAGS[kind].values()) <= flatten(module.CONFIG).keys()
+        assert str(found).startswith(f"lmgym train {WORDS[kind]}")
 
 
 def test_a_value_of_a_flag_that_was_given_twice_is_a_list() -> None:
@@ -278,12 +282,12 @@ def test_the_command_prints_the_command_and_comments(tmp_path) -> None:
     done = CliRunner().invoke(main, ["from-trl", str(path), "--learning_rate", "0.5"])
     assert done.exit_code == 0
     first, second = done.output.split("\n\n")
-    assert first.splitlines()[0] == "lmgym train sft chat \\"
-    assert "    --learning_rate 0.5 \\" in first.splitlines()
+    assert first.splitlines()[0] == "lmgym train sft \\"
+    assert "--learning_rate 0.5" in first
     assert [line for line in first.splitlines() if line.startswith("# packing=True: ")]
-    assert second.startswith("lmgym train preference dpo \\")
+    assert second.startswith("lmgym train dpo \\")
     done = CliRunner().invoke(main, ["from-trl", str(path), "--trainer", "dpo"])
-    assert done.output.startswith("lmgym train preference dpo")
+    assert done.output.startswith("lmgym train dpo")
 
 
 def test_deep_nesting_is_refused_or_read_and_never_crashes(tmp_path) -> None:
