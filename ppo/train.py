@@ -18,6 +18,7 @@ from lmgym.distributed.ranks import rank, stop_distributed, sum_over_ranks, worl
 from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import number_groups, reward_spread, share_of_rank
 from lmgym.environments.scorer_reward import RecordingScorer, ScorerReward, reference_moments, text_counts, to_moments
+from lmgym.runs.conclusion import conclude
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
@@ -90,7 +91,8 @@ def _run(plan: Plan) -> Path:
         notes = save_last(plan.config, components, state, run, supervisor, last, metrics)
         failures = failure_notes(run.folder, plan.config.rollout.num_rollouts) if run.is_main else []
         show_notes([*failures, *notes], run)
-        return run.folder
+    show_notes(conclude(run.folder) if run.is_main else [])
+    return run.folder
 
 
 def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, checkpoint: Path | None) -> LoopState:

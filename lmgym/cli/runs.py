@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import click
 from rich import box
 from rich.table import Table
 
-from lmgym.cli.listing import DEPTH, ListedRun, Listing, list_runs
 from lmgym.console import CONSOLE, say
 from lmgym.errors import one_line, shown_path
-from lmgym.runs.launch import STAGES, launch
+from lmgym.runs.conclusion import next_command, quote, stage_of
+from lmgym.runs.launch import launch
+from lmgym.runs.listing import DEPTH, ListedRun, Listing, list_runs
 from lmgym.runs.record import REDACTED
 
 MOST_PROBLEMS = 10
@@ -78,11 +79,6 @@ def _title(root: Path, run: ListedRun) -> str:
     return f"{folder} ({name})" if name and name not in run.folder.parts[-2:] else folder
 
 
-def _stage(run: ListedRun) -> str:
-    """Its name in `lmgym train`; empty if it is none of these."""
-    return next((name for name, package in STAGES.items() if package == run.text("stage")), "")
-
-
 def _outcome(run: ListedRun) -> str:
     resumed = int(run.cost["launches"]) - 1
     return one_line(run.outcome, 20) + (f", resumed {resumed} time{'s' * (resumed != 1)}" if resumed else "")
@@ -140,35 +136,6 @@ def _show_next(runs: Sequence[ListedRun]) -> None:
         say(f"and for {len(by_name) - MOST_NEXT:,} more experiments, which --json lists")
 
 
-def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:
-    """The command that uses what a run has trained, or watches it; empty for one that did not finish.
-
-    A scorer is optimised against: by the newest policy of `runs`, on the prompts of its own data.
-    """
-    if run.unfinished:
-        return ""
-    if run.outcome == "running":
-        return f"lmgym watch {quote(str(run.folder))}"
-    stage, model = _stage(run), _trained(run)
-    if not stage or model is None:
-        return f"lmgym report {quote(str(run.folder))}"
-    if stage != "reward":
-        return f"lmgym chat {quote(str(model))}"
-    policies = (_trained(one) for one in runs if one.outcome == "finished" and _stage(one) in ("sft", "preference"))
-    policy = next(filter(None, policies), "MODEL")
-    config = run.record.get("config")
-    data = config.get("dataset") if isinstance(config, Mapping) else None
-    prompts = os.path.relpath(data) if isinstance(data, str) and os.path.isabs(data) else str(data or "PROMPTS")
-    name = one_line(run.text("name"), 60) or "scorer"
-    words = ("--model", policy, "--scorers", f"{name}={model}", "--prompts", prompts)
-    return "lmgym train ppo hh_harmless " + " ".join(quote(str(word)) for word in words)
-
-
-def _trained(run: ListedRun) -> Path | None:
-    """The folder of what a run has trained."""
-    return next((folder for name in ("model", "adapter") if (folder := run.folder / name).is_dir()), None)
-
-
 def resume_command(run: ListedRun) -> tuple[str, str]:
     """(the shell's command that resumes a run, a note on it); the command is empty if it is not known.
 
@@ -203,20 +170,6 @@ def resume_command(run: ListedRun) -> tuple[str, str]:
     return go + " ".join(map(quote, words)), f"{note}:"
 
 
-def quote(word: str) -> str:
-    """A word as the shell reads it, on one line and without control characters, for which bash and zsh have $'...'."""
-    if word.isprintable():
-        return shlex.quote(word)
-    return "$'" + "".join(map(_escaped, word)) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in "'\\":
-        return f"\\{character}"
-    code = ord(character)
-    return character if character.isprintable() else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
 def _show_problems(listing: Listing, error: bool) -> None:
     problems = listing.problems
     if not problems:
@@ -236,7 +189,7 @@ def _fields(run: ListedRun, runs: Sequence[ListedRun]) -> dict[str, Any]:
     return {
         "folder": str(run.folder),
         **texts,
-        "stage": _stage(run) or None,
+        "stage": stage_of(run) or None,
         "outcome": run.outcome,
         "resumed": int(cost.pop("launches")) - 1,
         "metric": run.metric and run.metric.name,

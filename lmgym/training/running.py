@@ -7,6 +7,7 @@ from typing import Any
 
 from lmgym.console import say
 from lmgym.distributed.ranks import rank, stop_distributed
+from lmgym.runs.conclusion import conclude
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.plan import TrainingPlan
@@ -46,6 +47,8 @@ def run_stage(
         trainer.finish()
         if run.is_main:
             show_results(trainer, time.perf_counter() - began)
+    if run.is_main:
+        show_notes(conclude(folder))
     stop_distributed()
     return folder
 

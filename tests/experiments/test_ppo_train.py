@@ -239,10 +239,10 @@ def test_what_cannot_work_is_refused_before_step_1(
         return replace(PLAIN(replace(config, reward=RewardConfig()), tokenizer), monitors={})
 
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (chat_with_scorers, {}, "scorers is empty; needed: --scorers name=PATH"),
+        (chat_with_scorers, {}, "scorers is empty; needed: --scorers [name=]PATH"),
         (chat_with_scorers, {"scorers": f"a={tmp_path / 'absent'}"}, "absent"),
         (chat_with_scorers, {"scorers": f"a={small_models['gpt2']}"}, str(small_models["gpt2"])),
-        (chat_with_scorers, {"scorers": "a"}, "needed name=PATH"),
+        (chat_with_scorers, {"scorers": "a="}, "needed [name=]PATH"),
         (text_with_function(wrong, as_text=False), {}, "the reward function cannot be called with"),
         (PLAIN, {"model": small_models["bert"]}, "bert"),
         (PLAIN, {"model": without_eos(small_models["gpt2"], tmp_path / "endless")}, "has no eos token"),
@@ -255,7 +255,7 @@ def test_what_cannot_work_is_refused_before_step_1(
             {"model": scorer_folders["gpt2"]},
             "it is a GPT2ForSequenceClassification, a scorer, which cannot generate text",
         ),
-        (PLAIN, {"monitor_scorers": "b"}, "--monitor_scorers 'b': needed name=PATH"),
+        (PLAIN, {"monitor_scorers": "b="}, "--monitor_scorers 'b=': needed [name=]PATH"),
         (of_ones_own, {"eval_scorer": "world:0"}, "--eval_scorer world:0 would not be used"),
         (PLAIN, {"critic": scorer_folders["bert"]}, "has another tokenizer"),
         (PLAIN, {"critic": tmp_path / "absent"}, "absent"),

@@ -158,9 +158,9 @@ def test_soft_targets_and_chosen_replies_run_end_to_end(
 
 @pytest.mark.slow
 def test_what_cannot_work_is_refused_in_one_line(go: Go, chats_file: Path, tmp_path: Path) -> None:
-    done, _ = go("python", fails=True, scorers="a")
+    done, _ = go("python", fails=True, scorers="a=")
     assert done.returncode == 2
-    assert "needed name=PATH" in words(done.stderr)
+    assert "needed [name=]PATH" in words(done.stderr)
     done, _ = go("deepspeed", config="zero2.json", fails=True, scorers=f"a={tmp_path / 'absent'}")
     assert "does not exist" in words(done.stderr)
     empty = tmp_path / "empty.jsonl"

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from patience import PATIENCE
 
-from lmgym.cli.listing import read_run
 from lmgym.cli.main import main
 from lmgym.cli.runs import quote, resume_command
 from lmgym.console import clean
+from lmgym.runs.listing import read_run
 from lmgym.runs.locks import FolderLock
 
 

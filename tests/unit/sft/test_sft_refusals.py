@@ -43,7 +43,12 @@ def test_a_scorer_is_no_policy(config: SftConfig, scorer_folders: dict[str, Path
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("a", "needed name=PATH"), ("a=/nowhere", "/nowhere does not exist"), ("a=x,a=y", "names a twice")],
+    [
+        ("a=", "needed [name=]PATH"),
+        ("nowhere", "nowhere does not exist"),
+        ("a=/nowhere", "/nowhere does not exist"),
+        ("a=x,a=y", "names a twice"),
+    ],
 )
 def test_scorers_of_the_answers_are_there(config: SftConfig, words: str, expected: str, dry_run: bool) -> None:
     assert expected in refusal(replace(config, samples=replace(config.samples, scorers=words)), dry_run)

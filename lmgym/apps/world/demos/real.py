@@ -24,7 +24,7 @@ from lmgym.statistics import Estimate, mean, paired_difference
 MODEL = Path("outputs/models/smollm2-135m")
 DATA = Path(__file__).parent / "data"  # a link to examples/data
 PAIRS, HELD_OUT = DATA / "helpful_pairs.jsonl", DATA / "helpful_held_out.jsonl"
-ITERATIONS, EPOCHS = 10, 2  # of GRPO: one update an epoch
+ITERATIONS, EPOCHS = 8, 2  # of GRPO: one update an epoch
 ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a Xeon with AVX-512
     "model": ("get SmolLM2-135M-Instruct", 30.0),
     "scorer": ("train a scorer on the pairs (LoRA)", 90.0),

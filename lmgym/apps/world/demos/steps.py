@@ -6,12 +6,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from lmgym.console import VERBOSE, draw_live_line, erase_live_line, on_terminal, say
 from lmgym.report.status_line import StepTimes, clock
+from lmgym.runs.files import read_json
 from lmgym.runs.launching import find_experiment
 
 SHOWN_SECONDS = 0.5  # between two times on the terminal
@@ -72,7 +74,8 @@ def run_steps(
     completed: CompletedSteps,
     times: StepTimes,
 ) -> int:
-    """Runs the steps that are not completed. Returns 0, or the exit code of the step that failed.
+    """Runs the steps that are not completed. Returns 0, the exit code of the step that failed, or 2 if the folder holds
+    a demo of other settings.
 
     `about` says of each step by name what it does, and about how many seconds it takes.
     """
@@ -81,11 +84,23 @@ def run_steps(
         if completed.has(step):
             say(f"{times.number} {what}: already done")
             times.skip()
+        elif other := _finished_run(step):
+            say(f"error: {other} holds a run of other settings, which stays; name another folder: --output", error=True)
+            return 2
         elif code := _run(step, what, folder, times):
             return code
         else:
             completed.add(step)
     return 0
+
+
+def _finished_run(step: DemoStep) -> str:
+    """The folder in which a step trains if there is a finished run in it; else empty."""
+    folder = step.words[step.words.index("--output") + 1] if "--output" in step.words else ""
+    with suppress(OSError, ValueError):
+        if folder and read_json(Path(folder) / "run.json").get("outcome") == "finished":
+            return folder
+    return ""
 
 
 def _run(step: DemoStep, what: str, folder: Path, times: StepTimes) -> int:

@@ -16,12 +16,12 @@ from patience import wait_until
 from lmgym.apps.world.demos import steps as steps_of_demos
 from lmgym.apps.world.demos import toy as demo
 from lmgym.apps.world.demos.results import show_gains
-from lmgym.apps.world.demos.steps import CompletedSteps, DemoStep
+from lmgym.apps.world.demos.steps import CompletedSteps, DemoStep, run_steps
 from lmgym.apps.world.demos.toy import run_demo
 from lmgym.apps.world.policies import PolicySpec, read_policy
 from lmgym.cli.main import main
 from lmgym.distributed.deepspeed_config import CONFIGS
-from lmgym.report.status_line import clock
+from lmgym.report.status_line import StepTimes, clock
 from lmgym.runs.flags import override
 from lmgym.runs.launching import find_experiment
 
@@ -208,3 +208,15 @@ def test_the_commands_to_try_next_exist() -> None:
     assert train[1:3] == ["train", "sft"]
     find_experiment(train[3], ["sft"])
     assert train[train.index("--deepspeed") + 1] in {path.stem for path in CONFIGS.iterdir()}
+
+
+def test_a_folder_with_a_finished_run_of_other_settings_is_refused_and_stays(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"outcome": "finished"}')
+    step = DemoStep("policy", [sys.executable, "-c", "raise SystemExit(9)", "--output", str(folder)], folder / "model")
+    completed = CompletedSteps(tmp_path / "demo.json")
+    assert run_steps([step], {"policy": ("train", 1.0)}, tmp_path, completed, StepTimes([1.0])) == 2
+    assert f"{folder} holds a run of other settings" in capsys.readouterr().err
+    (folder / "run.json").write_text('{"outcome": "killed"}')
+    assert run_steps([step], {"policy": ("train", 1.0)}, tmp_path, completed, StepTimes([1.0])) == 9

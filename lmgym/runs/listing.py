@@ -141,7 +141,7 @@ def _main_values(
     """(the main metric, its value before the first update, its last value after that, the interval of that)."""
     from lmgym.statistics import ENDS  # not at the top: it imports numpy, which `lmgym --help` does not need
 
-    evaluations = [*_ends_of_metrics(folder / "metrics.jsonl"), *_last_evaluation(folder / "evaluation.json")]
+    evaluations = [*evaluations_of(folder), *_last_evaluation(folder / "evaluation.json")]
     metric = main_metric({name for _, values in evaluations for name in values})
     if metric is None:
         return None, None, None, None
@@ -160,8 +160,9 @@ def _last_evaluation(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
             yield float("inf"), {f"eval/{name}": value for name, value in metrics.items()}
 
 
-def _ends_of_metrics(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
+def evaluations_of(folder: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
     """(step, metrics) of evaluations in the first and the last lines of metrics; lines that are cut are left out."""
+    path = folder / "metrics.jsonl"
     with suppress(OSError):
         if not path.is_file():
             return

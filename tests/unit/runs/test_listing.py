@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lmgym.cli import listing
-from lmgym.cli.listing import list_runs, read_run
 from lmgym.errors import InputError
+from lmgym.runs import listing
+from lmgym.runs.listing import list_runs, read_run
 from lmgym.runs.locks import FolderLock
 from lmgym.runs.run import Run
 

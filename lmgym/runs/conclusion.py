@@ -1,0 +1,119 @@
+"""What a finished run changed, how sure that is, and the command to type next: its last lines, and `lmgym runs`."""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lmgym.errors import one_line
+from lmgym.runs.launch import STAGES
+from lmgym.runs.listing import ListedRun, evaluations_of, read_run
+
+NOT_OPTIMISED = {"eval/rollout/reply_tokens": "tokens per reply", "eval/eval_scorer": "evaluation scorer"}
+"""metrics that are shown beside the reward of a policy, by name"""
+
+
+def conclude(folder: Path) -> list[str]:
+    """The last lines of a finished run: its result, if there are held-out rows, and the command to type next."""
+    try:
+        run = read_run(folder)
+    except (OSError, ValueError):  # the run is done whatever somebody does to its folder
+        return []
+    command = next_command(run)
+    return [*filter(None, [result(run)]), *([f"next: {command}"] if command else [])]
+
+
+def result(run: ListedRun) -> str:
+    """The main metric before and after on held-out rows, in a sentence; empty where it was not measured twice."""
+    metric, before, after = run.metric, run.before, run.after
+    if metric is None or before is None or after is None:
+        return ""
+    verb = "rose" if after > before else "fell" if after < before else "stayed"
+    said = f"result: {metric.label} on held-out rows {verb} from {before:.3g} to {after:.3g}"
+    if run.interval is not None:
+        low, high = run.interval
+        unclear = "; no clear change: more held-out rows narrow the interval" if low <= before <= high else ""
+        said += f" (95% interval {low:.3g} to {high:.3g}){unclear}"
+    return said + _beside(run.folder)
+
+
+def _beside(folder: Path) -> str:
+    """Of a policy that was optimised: what the reward does not see, and the distance from its start."""
+    lines = [values for _, values in evaluations_of(folder)]
+    if not lines:
+        return ""
+    first, last = lines[0], lines[-1]
+    found = [
+        f"{label} {first[name]:.3g} -> {last[name]:.3g}"
+        for name, label in NOT_OPTIMISED.items()
+        if name in first and name in last
+    ]
+    if "kl/reference" in last:
+        found.append(f"KL {last['kl/reference']:.2g} nats per reply")
+    return f"; beside it: {', '.join(found)}" if found else ""
+
+
+def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:
+    """The command that uses what a run has trained, or watches it; empty for one that did not finish.
+
+    A scorer is optimised against by the newest policy of `runs`, or else by the model that it was made of, on the
+    prompts of its own data.
+    """
+    if run.unfinished:
+        return ""
+    if run.outcome == "running":
+        return f"lmgym watch {quote(str(run.folder))}"
+    stage, model = stage_of(run), _trained(run)
+    if not stage or model is None:
+        return f"lmgym report {quote(str(run.folder))}"
+    config = run.record.get("config")
+    given = config if isinstance(config, Mapping) else {}
+    words: tuple[object, ...]
+    if stage != "reward":
+        scorers = ("--scorers", given["scorers"], "--best_of", 4) if stage == "ppo" and given.get("scorers") else ()
+        words = ("lmgym", "chat", _relative(model), *scorers)
+    else:
+        policies = (
+            _trained(one) for one in runs if one.outcome == "finished" and stage_of(one) in ("sft", "preference")
+        )
+        policy = next(filter(None, policies), None) or given.get("model") or "MODEL"
+        name = one_line(run.text("name"), 60) or "scorer"
+        scorer, prompts = f"{name}={_relative(model)}", _relative(given.get("dataset") or "PROMPTS")
+        words = ("lmgym", "train", "ppo", "hh_harmless", "--model", _relative(policy), "--scorers", scorer)
+        words = (*words, "--prompts", prompts)
+    return " ".join(quote(str(word)) for word in words)
+
+
+def stage_of(run: ListedRun) -> str:
+    """The stage as `lmgym train` names it; empty if it is not known."""
+    return {package: stage for stage, package in STAGES.items()}.get(run.text("stage"), "")
+
+
+def quote(word: str) -> str:
+    """A word as the shell reads it, on one line and without control characters, for which bash and zsh have $'...'."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_escaped, word)) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    code = ord(character)
+    return character if character.isprintable() else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _relative(path: object) -> str:
+    """A path as one would type it here; what is no absolute path stays."""
+    text = str(path)
+    if os.path.isabs(text):
+        with suppress(OSError, ValueError):
+            inside = os.path.relpath(text)
+            return text if inside.startswith("..") else inside
+    return text
+
+
+def _trained(run: ListedRun) -> Path | None:
+    """The folder of what a run has trained."""
+    return next((folder for name in ("model", "adapter") if (folder := run.folder / name).is_dir()), None)

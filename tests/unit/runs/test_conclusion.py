@@ -1,0 +1,62 @@
+"""The last lines of a run: what changed, how sure that is, and the command to type next."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmgym.runs.conclusion import conclude
+
+
+def finished(folder: Path, stage: str, config: dict[str, object], *lines: dict[str, float]) -> Path:
+    """A run's folder as a stage leaves it."""
+    (folder / "model").mkdir(parents=True)
+    record = {"name": "hh", "outcome": "finished", "stage": stage, "config": config}
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def accuracy(step: int, value: float, low: float, high: float) -> dict[str, float]:
+    return {"step": step, "eval/accuracy": value, "eval/accuracy_low": low, "eval/accuracy_high": high}
+
+
+def test_a_scorer_says_its_accuracy_and_the_command_that_optimises_against_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = {"model": str(tmp_path / "base"), "dataset": str(tmp_path / "two words.jsonl")}
+    lines = (accuracy(0, 0.5, 0.4, 0.6), accuracy(9, 0.9, 0.8, 0.95))
+    folder = finished(Path("outputs/hh"), "reward_models", config, *lines)
+    assert conclude(folder) == [
+        "result: accuracy on held-out rows rose from 0.5 to 0.9 (95% interval 0.8 to 0.95)",
+        "next: lmgym train ppo hh_harmless --model base --scorers hh=outputs/hh/model --prompts 'two words.jsonl'",
+    ]
+
+
+@pytest.mark.parametrize(("low", "unclear"), [(0.49, True), (0.51, False)])
+def test_an_interval_that_holds_the_value_before_is_no_clear_change(low: float, unclear: bool, tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", "reward_models", {}, accuracy(0, 0.5, 0.4, 0.6), accuracy(9, 0.6, low, 0.7))
+    [said, _] = conclude(folder)
+    assert ("no clear change" in said) == unclear
+
+
+def test_a_policy_says_what_was_not_optimised_and_chats_with_its_scorers(tmp_path: Path) -> None:
+    before = {"step": 0, "eval/reward/mean": 0.06, "eval/rollout/reply_tokens": 46.6}
+    after = {"step": 9, "eval/reward/mean": 0.04, "eval/rollout/reply_tokens": 31.2, "kl/reference": 2.38}
+    folder = finished(tmp_path / "run", "ppo", {"scorers": "a=b/model"}, before, after)
+    assert conclude(folder) == [
+        "result: reward on held-out rows fell from 0.06 to 0.04; beside it: tokens per reply 46.6 -> 31.2, KL 2.4 nats "
+        "per reply",
+        f"next: lmgym chat {tmp_path}/run/model --scorers a=b/model --best_of 4",
+    ]
+
+
+@pytest.mark.parametrize("lines", [[], [{"step": 9, "eval/perplexity": 20.0}]])
+def test_without_two_measurements_there_is_no_result(lines: list[dict[str, float]], tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", "sft", {}, *lines)
+    assert conclude(folder) == [f"next: lmgym chat {tmp_path}/run/model"]
+
+
+def test_a_folder_that_somebody_took_away_says_nothing(tmp_path: Path) -> None:
+    assert conclude(tmp_path / "nowhere") == []
