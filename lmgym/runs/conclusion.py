@@ -71,7 +71,8 @@ def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:
     given = config if isinstance(config, Mapping) else {}
     words: tuple[object, ...]
     if stage != "reward":
-        scorers = ("--scorers", given["scorers"], "--best_of", 4) if stage == "ppo" and given.get("scorers") else ()
+        scored_by = str(given.get("scorers") or "").replace(f"{os.getcwd()}{os.sep}", "") if stage == "ppo" else ""
+        scorers = ("--scorers", scored_by, "--best_of", 4) if scored_by else ()
         words = ("lmgym", "chat", _relative(model), *scorers)
     else:
         policies = (

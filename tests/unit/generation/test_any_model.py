@@ -159,14 +159,8 @@ def test_scorers_of_the_world_see_what_it_logs() -> None:
     assert seen == [Conversation(turns[-3:], "p")]
 
 
-def test_the_demo_is_made_on_first_use_and_its_failure_is_reported(tmp_path, monkeypatch, capsys) -> None:
+def test_without_the_demos_scorer_its_command_is_named_and_nothing_is_started(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ran: list[list[str]] = []
-    fails = lambda command, **settings: ran.append(command) or SimpleNamespace(returncode=3)  # noqa: E731
-    monkeypatch.setattr(embedded_world.subprocess, "run", fails)
-    with pytest.raises(InputError, match="the demo failed with exit code 3"):
+    with pytest.raises(InputError, match="there is no scorer in outputs/demo/scorer/model; `lmgym demo` trains it"):
         world.get_reward_models()
-    assert ran[0][1:] == ["demo", "--output", "outputs/demo"]
-    said = capsys.readouterr()
-    assert "about 4 minutes" in said.err
-    assert said.out == ""
+    assert not list(tmp_path.iterdir())

@@ -41,10 +41,14 @@ def test_an_interval_that_holds_the_value_before_is_no_clear_change(low: float, 
     assert ("no clear change" in said) == unclear
 
 
-def test_a_policy_says_what_was_not_optimised_and_chats_with_its_scorers(tmp_path: Path) -> None:
+def test_a_policy_says_what_was_not_optimised_and_chats_with_its_scorers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     before = {"step": 0, "eval/reward/mean": 0.06, "eval/rollout/reply_tokens": 46.6}
     after = {"step": 9, "eval/reward/mean": 0.04, "eval/rollout/reply_tokens": 31.2, "kl/reference": 2.38}
-    folder = finished(tmp_path / "run", "ppo", {"scorers": "a=b/model"}, before, after)
+    folder = finished(tmp_path / "run", "ppo", {"scorers": f"a={tmp_path}/here/b/model"}, before, after)
     assert conclude(folder) == [
         "result: reward on held-out rows fell from 0.06 to 0.04; beside it: tokens per reply 46.6 -> 31.2, KL 2.4 nats "
         "per reply",

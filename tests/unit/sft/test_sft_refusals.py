@@ -45,7 +45,7 @@ def test_a_scorer_is_no_policy(config: SftConfig, scorer_folders: dict[str, Path
     ("words", "expected"),
     [
         ("a=", "needed [name=]PATH"),
-        ("nowhere", "nowhere does not exist"),
+        ("/nowhere", "/nowhere does not exist"),
         ("a=/nowhere", "/nowhere does not exist"),
         ("a=x,a=y", "names a twice"),
     ],

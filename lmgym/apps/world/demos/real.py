@@ -1,7 +1,7 @@
 """`lmgym demo --real`: a real model learns to help, from 215 pairs of replies to everyday questions.
 
-The steps: SmolLM2-135M-Instruct; a scorer trained on the pairs; the model optimised against the scorer by GRPO, on the
-same questions; replies to 40 other questions before and after.
+The steps: SmolLM2-135M-Instruct; SFT on all replies of the pairs, good and bad, as if they were an assistant's log; a
+scorer trained on the pairs; GRPO against the scorer; replies to 40 other questions before GRPO and after.
 """
 
 import json
@@ -23,14 +23,15 @@ from lmgym.statistics import Estimate, mean, paired_difference
 
 MODEL = Path("outputs/models/smollm2-135m")
 DATA = Path(__file__).parent / "data"  # a link to examples/data
-PAIRS, HELD_OUT = DATA / "helpful_pairs.jsonl", DATA / "helpful_held_out.jsonl"
-ITERATIONS, EPOCHS = 8, 2  # of GRPO: one update an epoch
+REPLIES, PAIRS, HELD_OUT = DATA / "replies.jsonl", DATA / "helpful_pairs.jsonl", DATA / "helpful_held_out.jsonl"
+ITERATIONS, UPDATES = 8, 4  # of GRPO, and of an iteration
 ABOUT = {  # by step: what it does, and about its seconds on 2 idle cores of a Xeon with AVX-512
     "model": ("get SmolLM2-135M-Instruct", 30.0),
-    "scorer": ("train a scorer on the pairs (LoRA)", 90.0),
-    "policy": ("optimise the model against the scorer (GRPO)", 180.0),
-    "before": ("4 replies to each of 40 held-out questions, before training", 30.0),
-    "after": ("the same after training", 30.0),
+    "sft": ("train it on 430 replies, good and bad (SFT, LoRA)", 90.0),
+    "scorer": ("train a scorer on 215 pairs (LoRA)", 90.0),
+    "policy": ("optimise the model against the scorer (GRPO)", 220.0),
+    "before": ("4 replies to each of 40 held-out questions, before GRPO", 20.0),
+    "after": ("the same after GRPO", 20.0),
 }
 WHEN = ("before", "after")
 MEASURES = {
@@ -64,8 +65,8 @@ def _steps(folder: Path, seed: int, iterations: int) -> list[DemoStep]:
     def step(name: str, done: Path, *words: object) -> DemoStep:
         return DemoStep(name, [str(word) for word in words], done)
 
-    def train(name: str, experiment: str, *flags: object) -> DemoStep:
-        common = ("--model", MODEL, "--seed", seed, "--tracking", "none", "--save_updates", -1)
+    def train(name: str, experiment: str, model: Path, *flags: object) -> DemoStep:
+        common = ("--model", model, "--seed", seed, "--tracking", "none", "--save_updates", -1)
         words = (*deepspeed(experiment), *common, "--output", folder / name, *flags)
         return step(name, folder / name / "model/config.json", *words)
 
@@ -74,23 +75,23 @@ def _steps(folder: Path, seed: int, iterations: int) -> list[DemoStep]:
         words = (sys.executable, "-m", "lmgym.apps.world.demos.samples", model, HELD_OUT, scorer / "model", done, seed)
         return step(name, done, *words)
 
-    updates = EPOCHS * iterations
+    updates, learned = UPDATES * iterations, folder / "sft/model"
+    lora = ("--lora_rank", 16, "--global_batch", 8, "--micro_batch", 4, "--epochs", 1)
     return [
         step("model", MODEL / "config.json", Path(sys.executable).parent / "lmgym", "get", "smollm2-135m"),
+        train("sft", "chat", MODEL, "--dataset", REPLIES, *lora, "--learning_rate", 3e-4, "--merge_adapter"),
         train(
-            "scorer", "hh_pairwise",
-            *("--dataset", PAIRS, "--eval_dataset", HELD_OUT, "--lora_rank", 16, "--learning_rate", 2e-4),
-            *("--global_batch", 8, "--micro_batch", 4, "--epochs", 1),
+            "scorer", "hh_pairwise", MODEL,
+            *("--dataset", PAIRS, "--eval_dataset", HELD_OUT, *lora, "--learning_rate", 2e-4),
         ),
         train(
-            "policy", "hh_harmless",
+            "policy", "hh_harmless", learned,
             *("--method", "grpo", "--scorers", f"helpful={scorer / 'model'}", "--learning_rate", 3e-4),
-            *("--prompts", PAIRS, "--eval_prompts", HELD_OUT, "--max_updates", updates, "--eval_updates", updates),
-            *("--num_rollouts", 64, "--num_generations", 8, "--ppo_epochs", EPOCHS),
-            *("--global_batch", 64, "--micro_batch", 16),
-            *("--max_new_tokens", MAX_NEW_TOKENS, "--temperature", TEMPERATURE),
+            *("--prompts", PAIRS, "--eval_prompts", HELD_OUT, "--max_updates", updates, "--eval_updates", updates // 2),
+            *("--num_rollouts", 128, "--num_generations", 8, "--global_batch", 64, "--micro_batch", 16),
+            *("--ppo_epochs", 2, "--max_new_tokens", MAX_NEW_TOKENS, "--temperature", TEMPERATURE),
         ),
-        sample("before", MODEL),
+        sample("before", learned),
         sample("after", folder / "policy/model"),
     ]  # fmt: skip
 
@@ -113,7 +114,7 @@ def show_results(folder: Path) -> dict[str, Any]:
         ],
     )  # fmt: skip
     kl = _read(folder / "policy/metrics.jsonl")[-1]["kl/reference"]
-    say(f"KL to the model before training: {kl:.2f} nats per reply")
+    say(f"KL to the model before GRPO: {kl:.2f} nats per reply")
     for of_question in [*zip(*rows.values(), strict=True)][SHOWN]:
         replies = zip(WHEN, of_question, strict=True)
         shown = [(label, row["replies"][0], f"{row['scores'][0]:.2f}") for label, row in replies]

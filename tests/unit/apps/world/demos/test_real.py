@@ -35,6 +35,11 @@ def test_the_pairs_are_short_differ_and_are_not_told_apart_by_length() -> None:
     assert 0.4 < longer < 0.6
 
 
+def test_the_log_is_all_replies_of_the_training_pairs() -> None:
+    log = sorted((row["prompt"], row["completion"]) for row in rows_of(real.REPLIES))
+    assert log == sorted((row["prompt"], row[side]) for row in rows_of(real.PAIRS) for side in ("chosen", "rejected"))
+
+
 def test_each_step_uses_the_outputs_of_those_before_it(tmp_path: Path) -> None:
     steps = {step.name: step for step in real._steps(tmp_path, seed=3, iterations=6)}
     assert list(steps) == list(real.ABOUT)
@@ -45,15 +50,17 @@ def test_each_step_uses_the_outputs_of_those_before_it(tmp_path: Path) -> None:
         of_experiment = importlib.import_module(f"{stage}.experiments.{Path(file).stem}").CONFIG
         return override(of_experiment, words[words.index(file) + 1 :])
 
-    scorer, policy = config("scorer", "reward_models"), config("policy", "ppo")
-    assert scorer.scorer.model == policy.policy.model == str(real.MODEL) == str(steps["model"].done.parent)
+    scorer, policy, sft = config("scorer", "reward_models"), config("policy", "ppo"), config("sft", "sft")
+    assert scorer.scorer.model == sft.policy.model == str(real.MODEL) == str(steps["model"].done.parent)
+    assert policy.policy.model == f"{tmp_path}/sft/model" == str(steps["sft"].done.parent)
+    assert (sft.data.dataset, sft.merge_adapter) == (str(real.REPLIES), True)
     assert (scorer.data.dataset, scorer.data.eval_dataset) == (str(real.PAIRS), str(real.HELD_OUT))
     assert (policy.rollout.prompts, policy.rollout.eval_prompts) == (str(real.PAIRS), str(real.HELD_OUT))
     assert policy.reward.scorers == f"helpful={tmp_path}/scorer/model"
     assert str(steps["scorer"].done.parent) == f"{tmp_path}/scorer/model"
-    assert (policy.optimizer.seed, policy.optimizer.max_updates, policy.algorithm.num_generations) == (3, 12, 8)
+    assert (policy.optimizer.seed, policy.optimizer.max_updates, policy.algorithm.num_generations) == (3, 24, 8)
     assert (policy.rollout.max_new_tokens, policy.rollout.temperature) == (MAX_NEW_TOKENS, TEMPERATURE)
-    for name, model in zip(real.WHEN, (str(real.MODEL), f"{tmp_path}/policy/model"), strict=True):
+    for name, model in zip(real.WHEN, (f"{tmp_path}/sft/model", f"{tmp_path}/policy/model"), strict=True):
         assert steps[name].words[3:6] == [model, str(real.HELD_OUT), f"{tmp_path}/scorer/model"]
 
 
