@@ -1,4 +1,4 @@
-"""What a run cost: time on the clock and of processors, the phases that took it, and memory."""
+"""The costs of a run: time on the clock and of processors, the phases that took it, and memory."""
 
 from lmgym.report.glossary import definition
 from lmgym.report.key_figures import total_cost

@@ -115,7 +115,7 @@ _PATTERNS = [(re.compile(pattern), text) for pattern, text in DEFINITIONS.items(
 
 @cache
 def definition(name: str) -> str:
-    """What a metric of this name means, for people; empty if the name is unknown."""
+    """The meaning of a metric of this name, for people; empty if the name is unknown."""
     for end, words in ENDS_OF_INTERVALS.items():
         if name.endswith(end):
             return f"{words} of the 95% interval of {name.removesuffix(end)}."

@@ -1,10 +1,11 @@
-"""What a finished run changed, how sure that is, and the command to type next: its last lines, and `lmgym runs`."""
+"""The change that a finished run made, how sure it is, and the command to type next: its last lines, and `lmgym runs`."""
 
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lmgym.errors import one_line
 from lmgym.runs.launch import STAGES
@@ -68,22 +69,26 @@ def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:
     if not stage or model is None:
         return f"lmgym report {quote(str(run.folder))}"
     config = run.record.get("config")
-    given = config if isinstance(config, Mapping) else {}
-    words: tuple[object, ...]
-    if stage != "reward":
-        scored_by = str(given.get("scorers") or "").replace(f"{os.getcwd()}{os.sep}", "") if stage == "ppo" else ""
-        scorers = ("--scorers", scored_by, "--best_of", 4) if scored_by else ()
-        words = ("lmgym", "chat", _relative(model), *scorers)
-    else:
-        policies = (
-            _trained(one) for one in runs if one.outcome == "finished" and stage_of(one) in ("sft", "preference")
-        )
-        policy = next(filter(None, policies), None) or given.get("model") or "MODEL"
-        name = one_line(run.text("name"), 60) or "scorer"
-        scorer, prompts = f"{name}={_relative(model)}", _relative(given.get("dataset") or "PROMPTS")
-        words = ("lmgym", "train", "ppo", "hh_harmless", "--model", _relative(policy), "--scorers", scorer)
-        words = (*words, "--prompts", prompts)
+    settings = config if isinstance(config, Mapping) else {}
+    words = _optimise(run, model, settings, runs) if stage == "reward" else _chat(model, stage, settings)
     return " ".join(quote(str(word)) for word in words)
+
+
+def _chat(policy: Path, stage: str, settings: Mapping[str, Any]) -> list[object]:
+    """The chat with a policy, and with the scorers that it was optimised against."""
+    words: list[object] = ["lmgym", "chat", _relative(policy)]
+    if stage == "ppo" and settings.get("scorers"):
+        words += ["--scorers", str(settings["scorers"]).replace(f"{os.getcwd()}{os.sep}", ""), "--best_of", 4]
+    return words
+
+
+def _optimise(run: ListedRun, scorer: Path, settings: Mapping[str, Any], runs: Sequence[ListedRun]) -> list[object]:
+    """PPO against a scorer."""
+    others = (one for one in runs if one.outcome == "finished" and stage_of(one) in ("sft", "preference"))
+    policy = next(filter(None, map(_trained, others)), None) or settings.get("model") or "MODEL"
+    name, prompts = one_line(run.text("name"), 60) or "scorer", _relative(settings.get("dataset") or "PROMPTS")
+    named = ("--scorers", f"{name}={_relative(scorer)}", "--prompts", prompts)
+    return ["lmgym", "train", "ppo", "hh_harmless", "--model", _relative(policy), *named]
 
 
 def stage_of(run: ListedRun) -> str:

@@ -167,7 +167,7 @@ def _field_of(flag: str, hints: dict[str, Any]) -> str | None:
 
 
 def _advice(name: str, hints: dict[str, Any]) -> str:
-    """What to write in place of an unknown flag: by its name elsewhere, its initials (`gb`) or spelling."""
+    """The advice for an unknown flag: by its name elsewhere, its initials (`gb`) or spelling."""
     if known := answer(name, hints):
         return f": {known}"
     flags = [*hints, *(f"no_{key}" for key, hint in hints.items() if _is_bool(hint))]

@@ -269,7 +269,7 @@ SENTENCES = _by_name(
 
 
 def answer(name: str, known: Collection[str]) -> str | None:
-    """What to write in place of a flag that an experiment does not have; None for a name that none of them has.
+    """The words to write in place of a flag that an experiment does not have; None for a name that none of them has.
 
     `known` are the experiment's flags. Names such as `actor.eps_clip` (OpenRLHF) may be known by their last part.
     """

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from lmgym.errors import InputError, found_from, one_line, shown_path
 from lmgym.report.key_figures import MainMetric, main_metric, total_cost
+from lmgym.report.run_files import is_number
 from lmgym.runs.files import read_json
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import is_free
@@ -185,8 +186,3 @@ def _newest_checkpoint(folder: Path) -> int | None:
         names = os.listdir(folder / "checkpoints")
         return max((int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name))), default=None)
     return None
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """True for a finite number that is no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

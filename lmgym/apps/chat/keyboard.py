@@ -1,4 +1,4 @@
-"""What a user types, by prompt_toolkit: messages of several lines, pasted blocks, Tab, and keys typed ahead."""
+"""A user's typing, read by prompt_toolkit: messages of several lines, pasted blocks, Tab, and keys typed ahead."""
 
 import contextlib
 import os

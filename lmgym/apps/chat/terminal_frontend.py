@@ -64,7 +64,7 @@ def greet(console: CleanConsole, chat: ChatView) -> None:
 
 
 def describe_scorers(session: ChatSession) -> str:
-    """Who scores and selects, in a line."""
+    """The scorers, and the one that selects, in a line."""
     if session.judges:
         return f"Scorers: {', '.join(session.judges)}; {session.selects} selects."
     if session.best_of == 1:

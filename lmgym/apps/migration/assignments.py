@@ -1,4 +1,4 @@
-"""What the names of a script stand for, where its text alone says so: no value of a branch, a loop or a parameter."""
+"""Values of the names of a script, where its text alone says them: no value of a branch, a loop or a parameter."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ class Assignments:
         return UNKNOWN
 
     def attributes_of(self, name: ast.Name) -> dict[str, ast.expr]:
-        """What the attributes of a name were set to, between its assignment and the place where it is read."""
+        """Values that the attributes of a name were set to, between its assignment and the place where it is read."""
         place = self.places[name]
         found: dict[str, ast.expr] = {}
         own = [one.place for one in self.names.get((place.scope, name.id), []) if place.comes_after(one.place)]

@@ -43,7 +43,7 @@ class Translation:
 
 
 def placeholder(flag: str) -> str:
-    """What stands for a value to fill in."""
+    """The word in place of a value to fill in."""
     return flag if flag.endswith(".py") else flag.upper()
 
 

@@ -305,7 +305,7 @@ class Script:
 
 
 def _loaded(arguments: Mapping[str, Any]) -> Loaded:
-    """What `load_dataset` loads."""
+    """The data that `load_dataset` loads."""
     path, files, split = arguments.get("path"), arguments.get("data_files"), arguments.get("split")
     part = {name: arguments[name] for name in ("name", "data_dir", "data_files") if arguments.get(name) is not None}
     if isinstance(path, str) and path in READERS and files is not None:

@@ -1,4 +1,4 @@
-"""What `lmgym from-trl` cannot read off a script's text is asked for; what it prints, its experiment runs."""
+"""Scripts whose text does not say all: `lmgym from-trl` asks for the rest, and its experiment runs the command."""
 
 import json
 import subprocess
