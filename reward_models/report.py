@@ -135,7 +135,7 @@ def _special_tokens(tokenizer) -> list[str]:
 
 
 def _between(tokenizer) -> re.Pattern[str] | None:
-    """The words of the template between a prompt and the reply, however a tokenizer spaces them; None if there are none."""
+    """The template's words between a prompt and the reply, however a tokenizer spaces them; None if there are none."""
     question, answer = PROBE
     try:
         rendered = render(tokenizer, Conversation((Turn("user", question),)), answer)

@@ -1,4 +1,4 @@
-"""The change that a finished run made, how sure it is, and the command to type next: its last lines, and `lmgym runs`."""
+"""The change that a finished run made, how sure it is, and the command to type next: also for `lmgym runs`."""
 
 import os
 import shlex
