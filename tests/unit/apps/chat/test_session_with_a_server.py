@@ -63,7 +63,7 @@ def test_a_failed_turn_is_explained_and_leaves_the_session_and_its_file_intact(
     assert chat.session.path.read_text().count('"kind":"failure"') == 2
 
 
-@pytest.mark.slow  # it signals its own process: once in some runs the worker died, and pytest-xdist waited for ever
+@pytest.mark.slow  # it signals its own process: the worker died beside it in some runs, for a reason that is not known
 def test_ctrl_c_stops_a_request_to_a_server_and_not_the_session(chat: ChatView, serve: Serve) -> None:
     server = serve("stalls")
     works, chat.session.generator = chat.session.generator, ServedGenerator(server.url, "tiny", timeout=60)
