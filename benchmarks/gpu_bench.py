@@ -1,11 +1,11 @@
-"""A model of a shape, the way in which PPO trains it, and one timed iteration: what ppo_on_gpu.py measures."""
+"""A model of a shape, the way in which PPO trains it, and one timed iteration: what gpu_ppo.py measures."""
 
 import argparse
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import model_costs
 import numpy as np
@@ -13,23 +13,44 @@ import torch
 from model_costs import Rows, Shape, Way
 from roofs import synchronize
 from runners.ours_iteration import Iteration
-from shapes import random_model, read_shape
+from shapes import random_model, read_shape, saved_config
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.classifiers import Float32Head
 from lmgym.models.memory import GIB
 from ppo.actor_critic import adapted
 from ppo.algorithms.learning import advantage_estimator
+from ppo.check import estimate_run
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.rollouts import Rollouts
 
-BATCH, EPOCHS, NEW_TOKENS, PROMPT_TOKENS = 16, 4, 48, (64, 128)
+EPOCHS = 2
 WAYS = {
-    "tiny": (Way("shared_head"), Way("hydra", 2), Way("lora", lora_rank=4)),
-    "qwen3-0.6b": (Way("shared_head"), Way("hydra", 24), Way("lora", lora_rank=16)),
+    "tiny": (Way("full"), Way("hydra", 2), Way("lora", lora_rank=4)),
+    "qwen3-0.6b": (Way("full"), Way("hydra", 24), Way("lora", lora_rank=16)),
+    "qwen3-4b": (Way("hydra", 32), Way("lora", lora_rank=16)),
     "qwen3-8b": (Way("hydra", 32), Way("lora", lora_rank=16)),
 }
-SCORERS = {"tiny": "tiny", "qwen3-0.6b": "qwen3-0.6b", "qwen3-8b": "qwen3-0.6b"}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of an iteration: replies, tokens of a prompt (least, most) and of a reply, and rows of a micro-batch."""
+
+    batch: int
+    prompt: tuple[int, int]
+    new_tokens: int
+    micro_batch: int
+    checkpointing: bool
+    scorer: str
+
+
+SIZES = {
+    "tiny": Sizes(16, (64, 128), 48, 16, False, "tiny"),
+    "qwen3-0.6b": Sizes(64, (192, 256), 256, 32, False, "qwen3-0.6b"),
+    "qwen3-4b": Sizes(64, (192, 256), 256, 16, True, "qwen3-0.6b"),
+    "qwen3-8b": Sizes(64, (192, 256), 256, 16, True, "qwen3-0.6b"),
+}
 LOGIT_STD = 0.64  # of random weights of std .02 at width 1024
 
 
@@ -59,10 +80,11 @@ class Bench:
     arguments: argparse.Namespace
 
     def __post_init__(self) -> None:
-        self.shape, self.scorer_shape = (Shape.of(read_shape(name)) for name in (self.name, SCORERS[self.name]))
-        low, high = PROMPT_TOKENS
+        self.sizes = SIZES[self.name]
+        self.shape, self.scorer_shape = (Shape.of(read_shape(name)) for name in (self.name, self.sizes.scorer))
+        low, high = self.sizes.prompt
         # every iteration has the same lengths: they differ by the machine alone
-        self.lengths = np.random.default_rng(self.arguments.seed).integers(low, high + 1, BATCH).tolist()
+        self.lengths = np.random.default_rng(self.arguments.seed).integers(low, high + 1, self.sizes.batch).tolist()
 
     @property
     def precision(self) -> str:
@@ -72,18 +94,27 @@ class Bench:
     @property
     def rows(self) -> Rows:
         """Rows as they run through the policy, without the last token, whose output is not used."""
-        return Rows([n + NEW_TOKENS - 1 for n in self.lengths], [NEW_TOKENS] * BATCH)
+        new = self.sizes.new_tokens
+        return Rows([n + new - 1 for n in self.lengths], [new] * self.sizes.batch)
 
     def config(self) -> PPOConfig:
         """In our words."""
         unfrozen = self.shape.layers - self.way.frozen_layers if self.way.frozen_layers else -1
+        sizes, seed = self.sizes, self.arguments.seed
         return PPOConfig(
-            name="ppo_on_gpu",
-            policy=ModelConfig(self.name, precision=self.precision, lora_rank=self.way.lora_rank),
-            rollout=RolloutConfig(num_rollouts=BATCH, max_new_tokens=NEW_TOKENS, generation_batch_size=BATCH),
+            name="on_gpu",
+            policy=ModelConfig(
+                self.name,
+                precision=self.precision,
+                lora_rank=self.way.lora_rank,
+                gradient_checkpointing=sizes.checkpointing,
+            ),
+            rollout=RolloutConfig(
+                num_rollouts=sizes.batch, max_new_tokens=sizes.new_tokens, generation_batch_size=sizes.batch
+            ),
             method=MethodConfig(ppo_epochs=EPOCHS, num_layers_unfrozen=unfrozen),
             optimizer=OptimizerConfig(
-                learning_rate=1e-5, global_batch=BATCH, micro_batch=self.arguments.micro_batch, seed=self.arguments.seed
+                learning_rate=1e-5, global_batch=sizes.batch, micro_batch=sizes.micro_batch, seed=seed
             ),
             run=RunConfig(tracking="none"),
         )
@@ -96,7 +127,7 @@ class Bench:
             with torch.no_grad():
                 policy.lm_head.weight.mul_(LOGIT_STD / (0.02 * self.shape.width**0.5))
         actor, reference = adapted(self.config(), policy)
-        classifier = random_model(SCORERS[self.name], tokenizer, "classifier", seed + 1, device)
+        classifier = random_model(self.sizes.scorer, tokenizer, "classifier", seed + 1, device)
         classifier.score.__class__ = Float32Head  # as load_classifier has it
         return Iteration.of(self.config(), actor, reference, classifier, tokenizer, self.device)
 
@@ -105,32 +136,34 @@ class Bench:
         rng = np.random.default_rng([self.arguments.seed, iteration])
         return [rng.integers(2, self.shape.vocabulary, length).tolist() for length in self.lengths]
 
+    def memory(self) -> float:
+        """Bytes by the estimate of ppo/check.py, and of the scorer, which is in fp32."""
+        with saved_config(self.name) as folder:
+            config = replace(self.config(), policy=replace(self.config().policy, model=folder))
+            return estimate_run(config, None, max(self.lengths), 1).total + 4 * self.scorer_shape.weights
+
     def check_memory(self) -> str | None:
         """A line where the GPU has no room."""
         if self.device.type != "cuda":
             return None
-        rows = Rows(*(part[: self.arguments.micro_batch] for part in (self.rows.lengths, self.rows.reads)))
-        needed = model_costs.memory_needed(self.shape, self.scorer_shape, self.way, rows, True)
         torch.cuda.empty_cache()  # what the run before has cached is not free to the driver
         free, _ = torch.cuda.mem_get_info(self.device)
-        if sum(needed.values()) <= free:
+        if (needed := self.memory()) <= free:
             return None
-        return (
-            f"needs about {model_costs.in_words(needed)}, {free / GIB:.1f} GiB are free; needed: a larger GPU, "
-            f"fewer layers unfrozen, or a smaller --micro_batch (now {self.arguments.micro_batch})"
-        )
+        return f"needs about {needed / GIB:.1f} GiB, {free / GIB:.1f} GiB are free; needed: a larger GPU"
 
     def work(self) -> dict[str, dict[str, float]]:
         """Tokens, and operations or bytes, by phase."""
         shape, way, rows = self.shape, self.way, self.rows
-        reused = self.arguments.micro_batch >= BATCH  # ppo/experience.py keeps the first forward
-        sampled, through = BATCH * NEW_TOKENS, sum(rows.lengths)
-        whole = [n + NEW_TOKENS for n in self.lengths]
+        sizes = self.sizes
+        reused = sizes.micro_batch >= sizes.batch  # ppo/experience.py keeps the first forward
+        sampled, through = sizes.batch * sizes.new_tokens, sum(rows.lengths)
+        whole = [n + sizes.new_tokens for n in self.lengths]
         size = 2 if self.precision == "bf16" else 4
         return {
             "generation": {
                 "tokens": sampled,
-                "bytes": model_costs.generation_bytes(shape, way, self.lengths, NEW_TOKENS, size),
+                "bytes": model_costs.generation_bytes(shape, way, self.lengths, sizes.new_tokens, size),
             },
             "scores": {"tokens": sum(whole), "flops": model_costs.scoring_flops(self.scorer_shape, whole)},
             "log-probs, values, reference": {

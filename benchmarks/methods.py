@@ -1,33 +1,42 @@
 """All methods on random walks and some in the world, at about as many sampled tokens as PPO takes: three seeds each.
 
     .venv/bin/python benchmarks/methods.py --parts walks
+    .venv/bin/python benchmarks/methods.py --parts graphs --methods ppo grpo rloo
     lmgym demo --output outputs/demo && .venv/bin/python benchmarks/methods.py --parts world --demo outputs/demo
     pip install matplotlib && .venv/bin/python benchmarks/methods.py --parts figure
 
 Writes benchmarks/results/methods.json after every run, goes on where the last launch stopped, and draws
 docs/images/methods.svg. `walks`: graph seed 1000, run seeds 0 to 2, 2,000 samples of each last policy; settings were
-chosen on seeds 101 to 103. `world`: world_engagement, 5,120 rollouts, run seeds 11 to 13; settings were
-chosen on seeds below 10. `ppo` is the experiment as it is; the others differ from it in the flags below.
+chosen on seeds 101 to 103. `graphs`: the same on five graphs, or `--graphs`, with `--seeds`. `world`: world_engagement,
+5,120 rollouts, run seeds 11 to 13; settings were chosen on seeds below 10. `ppo` is the experiment as it is; the others
+differ from it in the flags below.
 """
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from launched import metrics_of
+from launched import launch as launch_file
+from launched import metrics_of, seconds_of
 from machine import describe_machine
 from ppo_world import launch, monitored, paired_gain, with_interval
 from random_walks import ROOT, make_start, optimality  # puts the repository's root before this folder
 
+from lmgym.environments.random_walks import draw_random_walks
+from lmgym.statistics import mean
 from ppo.algorithms.methods import MethodName, preset
 
 METHODS = get_args(MethodName)
 WORLD_METHODS = ("ppo", "rloo", "grpo", "cispo")
 WALKS_SEEDS, WORLD_SEEDS = (0, 1, 2), (11, 12, 13)
+# the first five from 1000 on whose every start has a way to the goal; in 1001 and 1003 no edge leads to it
+GRAPHS = (1000, 1002, 1004, 1005, 1006)
 WALKS_FLAGS = ("--learning_rate", "6e-4")
 WORLD_FLAGS = ("--ppo_epochs", "4")
 WALKS_GROUP, WORLD_GROUP = 10, 8
@@ -61,19 +70,57 @@ def iterations(folder: Path, rollouts: int) -> Rows:
     return [{**row, "tokens": int(total)} for row, total in zip(found, np.cumsum(of_each), strict=True)]
 
 
+def walks_flags(method: str) -> list[object]:
+    """Flags of a method on random walks."""
+    if method == "ppo":
+        return []
+    epochs, updates = WALKS_EPOCHS.get(method, OTHERS)
+    return [*flags_of(method, WALKS_FLAGS, WALKS_GROUP), "--ppo_epochs", epochs, "--max_updates", updates]
+
+
 def walk(method: str, seed: int, folder: Path, start: Path) -> dict[str, Any]:
     """A run on random walks: what its policy is worth, and each iteration's reward over the tokens sampled before."""
-    run = folder / f"walks_{method}_{seed}"
-    flags = flags_of(method, WALKS_FLAGS, WALKS_GROUP)
-    if method != "ppo":
-        epochs, updates = WALKS_EPOCHS.get(method, OTHERS)
-        flags += ["--ppo_epochs", epochs, "--max_updates", updates]
+    run, flags = folder / f"walks_{method}_{seed}", walks_flags(method)
     seconds = launch("randomwalks", run, "--model", start, "--seed", seed, "--save_updates", -1, *flags)
     found = iterations(run, WALKS_ROLLOUTS)
     before = [0, *(row["tokens"] for row in found)]
     curve = [{"tokens": tokens, "reward": row["reward/mean"]} for tokens, row in zip(before, found, strict=False)]
     row = {"seed": seed, **optimality(run / "model"), "tokens": before[-1], "updates": found[-1]["step"]}
     return row | {"cpu_seconds": seconds, "curve": curve}
+
+
+def walk_on(graph: int, method: str, seed: int, start: Path) -> dict[str, Any]:
+    """A run on the random walks of a graph: what its policy is worth."""
+    os.environ["GRAPH"] = str(graph)
+    with tempfile.TemporaryDirectory() as temporary:
+        run = Path(temporary) / "run"
+        launch_file("benchmarks/runners/walks_on_graph.py", start, run, ["--seed", seed, *walks_flags(method)])
+        tokens = iterations(run, WALKS_ROLLOUTS)[-1]["tokens"]
+        worth = {**optimality(run / "model", graph), "tokens": tokens, "cpu_seconds": seconds_of(run)}
+    return {"graph": graph, "seed": seed} | worth
+
+
+def walk_on_graphs(found: dict[str, Any], arguments: argparse.Namespace, folder: Path, write: Callable) -> None:
+    """The runs on each graph that have no row yet, seed after seed; then each method's mean over graphs."""
+    runs = found.setdefault("runs", {})
+    for graph in arguments.graphs:
+        start, known = make_start(folder / "starts", graph), draw_random_walks(graph)
+        if str(graph) not in found.setdefault("graphs", {}):
+            walks = float(known.optimality(known.walks).mean())
+            found["graphs"][str(graph)] = {"walks": walks, "start": optimality(start, graph)}
+    for seed, method, graph in product(arguments.seeds, arguments.methods, arguments.graphs):
+        rows = runs.setdefault(method, [])
+        if not any((row["graph"], row["seed"]) == (graph, seed) for row in rows):
+            rows.append(walk_on(graph, method, seed, make_start(folder / "starts", graph)))
+            print(method, rows[-1], flush=True)
+            found["machine"] = describe_machine()
+            write()
+    for method, rows in runs.items():
+        for key in ("sampled", "greedy"):
+            over = mean([row[key] for row in rows], [row["graph"] for row in rows], (0, 1))
+            found.setdefault("means", {}).setdefault(method, {}).update(over.named(key))
+            print(f"{method}, {over.units} graphs, {len(rows)} runs, {key}: {over:.3f}", flush=True)
+    write()
 
 
 def engage(method: str, seed: int, folder: Path, demo: Path) -> dict[str, Any]:
@@ -169,9 +216,11 @@ def draw(found: dict[str, Any], path: Path) -> None:
 def main() -> None:
     """Runs the parts that are asked for, and writes what is known after each run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", default=["walks"], choices=("walks", "world", "figure"))
+    parser.add_argument("--parts", nargs="+", default=["walks"], choices=("walks", "graphs", "world", "figure"))
     parser.add_argument("--demo", type=Path, help="for the world: what `lmgym demo` made")
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS, help="on random walks")
+    parser.add_argument("--graphs", nargs="+", type=int, default=GRAPHS, help="graph seeds of the part graphs")
+    parser.add_argument("--seeds", nargs="+", type=int, default=WALKS_SEEDS, help="run seeds of the part graphs")
     parser.add_argument("--folder", type=Path, default=ROOT / "outputs/methods", help="of the runs")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/methods.json")
     arguments = parser.parse_args()
@@ -181,14 +230,19 @@ def main() -> None:
     found: dict[str, Any] = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     walks, world = found.setdefault("walks", {}), found.setdefault("world", {})
 
+    def write() -> None:
+        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+
     def note() -> None:
         found["machine"] = describe_machine()
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        write()
 
     if "walks" in arguments.parts:
         with tempfile.TemporaryDirectory() as temporary:
             start = make_start(temporary)
             run_missing(walks, arguments.methods, WALKS_SEEDS, lambda m, s: walk(m, s, folder, start), note)
+    if "graphs" in arguments.parts:
+        walk_on_graphs(found.setdefault("five_graphs", {}), arguments, folder, write)
     if "world" in arguments.parts:
         demo = arguments.demo.resolve()
         run_missing(world, WORLD_METHODS, WORLD_SEEDS, lambda m, s: engage(m, s, folder, demo), note)

@@ -1,16 +1,14 @@
-"""Operations, reads and memory of a PPO iteration, counted from a model's shape and rows without running it.
+"""Operations and reads of a PPO iteration, counted from a model's shape and rows without running it.
 
 Counted is what the algorithm needs, not what a machine does: no padding, nothing computed twice to save memory, no
 element-wise work. A product of [n, k] and [k, m] is 2 n k m operations, and each of its two gradients as many
 (Narayanan et al. 2021, appendix; Chowdhery et al. 2022, appendix B, whose attention has no causal discount either:
-4 t^2 d a head and row of t tokens forward). tests/unit/benchmarks/test_ppo_on_gpu_benchmark.py
+4 t^2 d a head and row of t tokens forward). tests/unit/benchmarks/test_on_gpu_benchmark.py
 holds it against torch's counter.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from lmgym.models.memory import GIB
 
 
 @dataclass(frozen=True)
@@ -183,33 +181,3 @@ def generation_bytes(shape: Shape, way: Way, prompts: Sequence[int], new_tokens:
     cached = sum(prompt + step for step in range(1, new_tokens) for prompt in prompts)
     kept = 2 * shape.layers * shape.key_heads * shape.head_width
     return number_bytes * (new_tokens * weights + cached * kept)
-
-
-def memory_needed(shape: Shape, scorer: Shape, way: Way, rows: Rows, bf16: bool) -> dict[str, float]:
-    """Bytes on a device, at the peak: fp32 masters, gradients, AdamW's moments, copies in bf16, one micro-batch.
-
-    A micro-batch holds, besides bf16 copies of the weights that gradients pass, some 34 numbers a token, layer and unit
-    of width (Korthikanti et al. 2022, eq. 2, in bytes of 16 bits; here half of them are fp32), and 3 fp32 numbers a
-    logit that is read.
-    """
-    working = 2 if bf16 else 4
-    whole, trained, n, m = shape.weights, way.trained(shape), sum(rows.lengths), sum(rows.reads)
-    above = shape.layers - way.frozen_layers
-    reference = 0 if way.lora_rank else above * shape.block + (0 if way.frozen_layers and shape.tied else shape.words)
-    return {
-        "masters": 4 * (whole + (trained if way.lora_rank else 0)),
-        "sampler": 2 * whole if bf16 else 0,
-        "reference": reference * working + (2 * shape.words if shape.tied and not way.frozen_layers and bf16 else 0),
-        "gradients": 4 * trained,
-        "moments": 8 * trained,
-        "scorer": 4 * scorer.weights,
-        "activations": 1.5 * 34 * shape.width * n * above * (1 if bf16 else 2)
-        + 12 * m * shape.vocabulary
-        + (2 * (above * shape.block + shape.words) if bf16 else 0),
-    }
-
-
-def in_words(parts: dict[str, float]) -> str:
-    """'12.3 GiB (masters 2.2, ...)'."""
-    inside = ", ".join(f"{name} {value / GIB:.1f}" for name, value in parts.items())
-    return f"{sum(parts.values()) / GIB:.1f} GiB ({inside})"

@@ -31,11 +31,11 @@ SEEDS = (0, 1, 2)
 SAMPLES = 100  # of each of the 20 starts
 
 
-def optimality(folder: Path) -> dict[str, float]:
+def optimality(folder: Path, graph: int = 1000) -> dict[str, float]:
     """Optimality of a policy's 2,000 samples at temperature 1, and of the 20 likeliest walks."""
     tokenizer = load_tokenizer(str(folder))
     generator = LocalGenerator(load_policy(str(folder), tokenizer), tokenizer, generation_batch_size=500)
-    walks = draw_random_walks(1000)
+    walks = draw_random_walks(graph)
     prompts = [[tokenizer.convert_tokens_to_ids(letter)] for letter in walks.prompts]
 
     def mean(n: int, sampling: Sampling) -> float:

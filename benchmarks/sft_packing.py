@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from machine import describe_machine, pin_command
 from transformers import AutoModelForCausalLM
 
@@ -28,7 +29,6 @@ from lmgym.data.records import read_records
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from sft.conversations import validate_chats
-from sft.losses import next_token_loss
 from sft.tokenization import Example, tokenize_chats
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,13 +47,13 @@ def padded_loss(model, rows: list[Example], pad_id: int) -> torch.Tensor:
         mask[i, : len(row.ids)] = 1
         targets[i, torch.tensor(row.places) + 1] = torch.tensor(row.targets)
     logits, counts = model(input_ids=ids, attention_mask=mask).logits, targets[:, 1:] != -100
-    return next_token_loss(logits[:, :-1][counts], targets[:, 1:][counts])[0]
+    return F.cross_entropy(logits[:, :-1][counts].float(), targets[:, 1:][counts], reduction="sum")
 
 
 def packed_loss(policy: PolicyModel, rows: list[Example]) -> torch.Tensor:
     """Ours."""
-    logits = policy(**policy.collate([row.ids for row in rows], [row.places for row in rows]))
-    return next_token_loss(logits, torch.tensor([target for row in rows for target in row.targets]))[0]
+    labels = torch.tensor([target for row in rows for target in row.targets])
+    return -policy(**policy.collate([row.ids for row in rows], [row.places for row in rows]), labels=labels)[0].sum()
 
 
 def cut(rows: list[Example], by_length: bool) -> list[list[Example]]:

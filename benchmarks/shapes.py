@@ -1,13 +1,17 @@
 """The models of shapes.json, made on the spot because no model hub is within reach.
 
-S and L are ours; those named qwen3 have the numbers of Qwen/Qwen3-0.6B's and Qwen/Qwen3-8B's config.json.
+S and L are ours; those named qwen3 have the numbers of the config.json of Qwen/Qwen3-0.6B, -1.7B, -4B, -8B and
+-14B.
 """
 
+import contextlib
 import json
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
+from transformers import AutoConfig
 
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
@@ -61,3 +65,12 @@ def random_model(name: str, tokenizer, head: str, seed: int, device: str = "cpu"
     settings = {key: value for key, value in shape.items() if key != "family"}
     with torch.device(device):
         return build_model(shape["family"], tokenizer, head, seed, **settings)
+
+
+@contextlib.contextmanager
+def saved_config(name: str) -> Iterator[str]:
+    """A folder with the config.json of a shape, for what reads a model's config and not its weights."""
+    settings = {key: value for key, value in read_shape(name).items() if key != "family"}
+    with tempfile.TemporaryDirectory() as folder:
+        AutoConfig.for_model(read_shape(name)["family"], **settings).save_pretrained(folder)
+        yield folder

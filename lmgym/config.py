@@ -109,7 +109,7 @@ class ModelConfig:
     modules_to_save: str = ""
     """modules that train in full beside the adapters, such as embed_tokens; separated by commas"""
     load_in_4bit: bool = False
-    """frozen weights under adapters in 4 bits (nf4); needs bitsandbytes and a GPU"""
+    """frozen weights under adapters in 4 bits (nf4); needs bitsandbytes"""
     load_in_8bit: bool = False
     """the same in 8 bits"""
     freeze_embeddings: bool = False
@@ -301,6 +301,20 @@ class SamplesConfig:
     """scorers of the replies: [name=]PATH, separated by commas"""
     scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
     """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
+
+
+@dataclass(frozen=True)
+class CapabilitiesConfig:
+    """Tests by lm-eval at each evaluation, the first of which is before training. An extra: lmgym[capabilities]."""
+
+    capabilities: str | None = None
+    """tasks of lm-eval: names such as gsm8k, task files (.yaml) and folders of them, separated by commas; None: none"""
+    capabilities_data: str | None = None
+    """files with the rows of tasks: TASK=FILE, separated by commas; None: the rows that a task names"""
+    capabilities_limit: Annotated[int, Range(0, MOST_STEPS, hint="0 takes all")] = 100
+    """most rows of a task; 0: all"""
+    capabilities_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 8
+    """rows that a rank answers together"""
 
 
 class StageConfig(Protocol):

@@ -28,16 +28,18 @@ from lmgym.generation.prompt_fitting import (
 from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
 from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
 from lmgym.models.forward.freezing import freeze_below
-from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy, refuse_unfit_reference
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import (
+    CHUNK_LOGITS,
     GIB,
     MemoryEstimate,
+    WeightCounts,
     activation_bytes,
     cache_numbers_per_token,
     check_memory,
     count_weights,
+    counts_of,
     device_memory_gb,
     quantized_bytes,
     weight_memory,
@@ -45,6 +47,7 @@ from lmgym.models.memory import (
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.text import flat_template_note
+from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
 from ppo.actor_critic import count_layers
@@ -70,6 +73,8 @@ class Plan:
     """maximum tokens of a prompt"""
     iterations: int
     notes: list[str]
+    capabilities: Sequence[Any] = ()
+    """tasks of lm-eval, at each evaluation"""
 
     @property
     def updates_per_iteration(self) -> int:
@@ -126,7 +131,8 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     iterations = count_iterations(config, setup)
     notes += [*flat_template_note(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
     notes += unread_notes(config)
-    return Plan(config, deepspeed, tokenizer, setup, prompt_room(config, context), iterations, notes)
+    room, capabilities = prompt_room(config, context), check_capabilities(config.capabilities, deepspeed)
+    return Plan(config, deepspeed, tokenizer, setup, room, iterations, notes, capabilities)
 
 
 def check_settings(config: PPOConfig, ranks: int) -> None:
@@ -287,24 +293,28 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     prompt = min(filter(None, (longest, rollout.max_prompt)), default=0)
     row = min(context_length(model), prompt + rollout.max_new_tokens)
     size, rows = 4 if precision == "fp32" else 2, config.optimizer.micro_batch
-    whole, trained = _count(config, model)
+    counts = count_trained(config, model)
     layers = min(method.num_layers_unfrozen, layer_count(model)) if method.num_layers_unfrozen > 0 else None
 
     states = activation_bytes(model, rows * row, precision, checkpointing, layers)
     states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
-    estimate, bits = weight_memory(whole, trained, precision, deepspeed, ranks), settings.bits
+    estimate, bits = weight_memory(counts, precision, deepspeed, ranks), settings.bits
     if bits:
-        estimate = replace(estimate, weights=quantized_bytes((whole, trained), model, bits))
+        estimate = replace(estimate, weights=quantized_bytes(counts, model, bits))
     if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):
         critic = load_config(config.critic.critic)
-        estimate += weight_memory(*count_weights(critic), precision, deepspeed, ranks)
+        estimate += weight_memory(count_weights(critic), precision, deepspeed, ranks)
         of_critic = activation_bytes(critic, rows * row, precision, checkpointing)
         # one after the other if the engine allows it (ppo/learner.py)
         states = max(states, of_critic) if allows_partial_backward(deepspeed) else states + of_critic
-    shared = 0 if settings.lora_rank else trained if layers else whole
-    reference = shared if method.reference is None else whole
-    rounds = precision != "fp32" and deepspeed is None and not bits
-    sampling = whole if zero_stage(deepspeed) == 3 or rounds else 0  # ppo/weight_sync.py
+    own = 0 if settings.lora_rank else counts.trained if layers else counts.total
+    reference = own if method.reference is None else counts.total
+    sampling = 0  # ppo/weight_sync.py
+    if zero_stage(deepspeed) == 3:
+        sampling = counts.total
+    elif precision != "fp32" and deepspeed is None and not bits:
+        tied = getattr(model, "tie_word_embeddings", False) and counts.trained < counts.total
+        sampling = counts.trained + tied * vocabulary_size(model) * width(model)
     rollouts = -(-rollout.num_rollouts // ranks)
     cache = min(rollout.generation_batch_size, rollouts) * row * cache_numbers_per_token(model) * size
     frozen = min(rollout.frozen_cache_gb * GIB, rollouts * row * width(model) * 4) if layers else 0
@@ -312,8 +322,8 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     return replace(estimate, weights=weights, activations=max(states, cache) + frozen)
 
 
-def _count(config: PPOConfig, model_config) -> tuple[int, int]:
-    """(all, trainable) weights of the policy, counted without allocating any."""
+def count_trained(config: PPOConfig, model_config) -> WeightCounts:
+    """Weights of the policy, counted without allocating any."""
     unfrozen = config.method.num_layers_unfrozen
     if config.policy.lora_rank or unfrozen <= 0:
         return count_weights(model_config, config.policy, causal=True)
@@ -321,5 +331,4 @@ def _count(config: PPOConfig, model_config) -> tuple[int, int]:
         model = AutoModelForCausalLM.from_config(model_config)
     model.tie_weights()  # as count_weights does
     freeze_below(model, max(0, layer_count(model_config) - unfrozen))
-    counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
-    return sum(n for n, _ in counts), sum(n for n, learns in counts if learns)
+    return counts_of(model)

@@ -3,12 +3,12 @@
 Names follow trlx where it has them, else TRL. Where a method has a value of its own, the field's default is None.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, UpTo
+from lmgym.config import CapabilitiesConfig, ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, UpTo
 from lmgym.errors import (
     MOST_GB,
     MOST_SCORE,
@@ -252,6 +252,7 @@ class PPOConfig:
     critic: CriticConfig = field(default_factory=CriticConfig)
     limits: LimitConfig = field(default_factory=LimitConfig)
     columns: ColumnConfig = field(default_factory=ColumnConfig)
+    capabilities: CapabilitiesConfig = field(default_factory=CapabilitiesConfig)
 
     @property
     def output(self) -> str:
@@ -269,6 +270,12 @@ class PPOConfig:
         of_critic = {field.name for field in fields(CriticConfig)}
         by_method = self.algorithm.unread | (set() if self.algorithm.has_critic else of_critic)
         return by_method | UNREAD[self.rollout.policy_over]
+
+    def with_given(self, names: Collection[str]) -> "PPOConfig":
+        """The config if the settings `names` were given: adapters take the place of the experiment's trained layers."""
+        if "lora_rank" in names and self.policy.lora_rank and "num_layers_unfrozen" not in names:
+            return replace(self, method=replace(self.method, num_layers_unfrozen=-1))
+        return self
 
     def refuse_unread(self, given: Iterable[str]) -> None:
         """Raises InputError if one of the settings `given` on the command line is not read by the method."""

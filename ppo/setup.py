@@ -11,10 +11,12 @@ from lmgym.distributed.deepspeed_engine import FREEZABLE, LEARNING_RATE_SCALE, E
 from lmgym.distributed.plain_engine import PlainEngine, TrainingEngine
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.generation.protocol import Sampling
+from lmgym.models.classifiers import round_frozen_layers
 from lmgym.models.config_fields import width
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
+from lmgym.training.capabilities import Suite, suite_of_run
 from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
 from lmgym.training.setup import record_size, refuse_unsavable
@@ -48,6 +50,8 @@ class TrainingComponents:
     status: StatusLine
     evaluation_seconds: float = 0.0
     """of the last evaluation"""
+    capabilities: Suite | None = None
+    """tests at each evaluation"""
 
 
 def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
@@ -70,7 +74,9 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
         status.update(update)
 
     updates_of_run = Updates(rate, supervisor.stop_non_finite, begin, status)
-    return connect(config, deepspeed, actor, reference, plan.tokenizer, plan.setup, device, updates_of_run)
+    found = connect(config, deepspeed, actor, reference, plan.tokenizer, plan.setup, device, updates_of_run)
+    found.capabilities = suite_of_run(plan.capabilities, config.capabilities, supervisor)
+    return found
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,8 @@ def connect(
     updates: Updates,
 ) -> TrainingComponents:
     """The components of a run around loaded models, which move to the device."""
+    if config.policy.precision == "bf16" and deepspeed is None:
+        round_frozen_layers(actor.policy)
     actor.to(device)
     sampler = SamplingPolicy(
         actor,

@@ -114,6 +114,8 @@ class LoopState:
     best: BestPolicy = field(default_factory=BestPolicy)
     reward_is_flat: bool = False
     """the last iteration's rewards were all equal"""
+    equal_iterations: int = 0
+    """iterations up to now, in a row, in which most groups had equal rewards; -1 once that was warned of"""
 
     @classmethod
     def fresh(cls, config: PPOConfig) -> "LoopState":
@@ -145,6 +147,7 @@ class LoopState:
             "rounding": self.rounding,
             "best": asdict(self.best),
             "reward_is_flat": self.reward_is_flat,
+            "equal_iterations": self.equal_iterations,
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -159,6 +162,7 @@ class LoopState:
         self.critic_is_ready = bool(saved.get("critic_is_ready", False))
         self.best = BestPolicy(**saved["best"])
         self.reward_is_flat = bool(saved["reward_is_flat"])
+        self.equal_iterations = int(saved.get("equal_iterations", 0))
 
 
 def write_state(folder: Path, engine: TrainingEngine, state: LoopState) -> None:
@@ -214,7 +218,8 @@ the KL, are from before its updates.
 
 {figures_table(dict(sorted((metrics or _last_metrics(run)).items())), {})}"""
     heading = "Evaluation and iteration"
-    card = model_card(config.name, "text-generation", ["lmgym", "ppo"], f"{description} {CHAT_USAGE}", figures, heading)
+    usage, base = f"{description} {CHAT_USAGE}", config.policy.model
+    card = model_card(config.name, "text-generation", ["lmgym", "ppo"], usage, figures, base, heading)
     own = submodule_weights(weights, "policy.")
     with seeded(config.optimizer.seed):  # merging adapters draws random numbers, on the main rank alone
         folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True, card=card, last=last)

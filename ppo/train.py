@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lmgym.console import CONSOLE
 from lmgym.distributed.ranks import rank, stop_distributed, sum_over_ranks, world_size
 from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import number_groups, reward_spread, share_of_rank
@@ -22,6 +23,8 @@ from lmgym.runs.conclusion import conclude
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
+from lmgym.training.capabilities import PROBE, figures_table, report_of
+from lmgym.training.probes import full_name
 from lmgym.training.reporting import TIME_UNKNOWN, show_notes, time_left
 from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.best import keep_best, save_last
@@ -323,8 +326,21 @@ def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: R
         metrics["alarm/eval_scorer_falls"] = float(on)
         if on and raised_before < 0:
             show_notes([state.alarm.message(update, reward, score)], run, update)
+    metrics |= _test_capabilities(c, run, update)
     rows, settings = replies_to_show(config, setup, c.sampler.generator, c.tokenizer, c.sampling, found.rows)
     if run.is_main:
         show_replies(rows, update, settings)
     c.evaluation_seconds = time.perf_counter() - began
     return metrics
+
+
+def _test_capabilities(c: TrainingComponents, run: Run, update: int) -> dict[str, float]:
+    """Metrics of the tests by lm-eval, if there are any. Collective."""
+    if c.capabilities is None:
+        return {}
+    c.status.update(doing="testing capabilities")
+    generator = c.sampler.generator
+    found = c.capabilities.measure(generator.model, c.tokenizer, generator.autocast).estimates
+    if run.is_main:
+        CONSOLE.print(figures_table(found, f"capabilities after {update:,} updates, by lm-eval"))
+    return {f"eval/{full_name(PROBE, name)}": value for name, value in report_of(found).metrics.items()}

@@ -1,8 +1,8 @@
 """Weight sync: the weights that sample are the policy's own, or a copy that is updated before each rollout phase.
 
 Under ZeRO-3 each rank has a part of every weight; with a whole copy, ranks sample independently. In bf16 without
-DeepSpeed the trained weights are fp32, and autocast would round them at every token: linear layers have a rounded copy,
-and everything else is shared with the policy.
+DeepSpeed the trained weights are fp32, and autocast would round them at every token: linear layers that are trained
+have a rounded copy, and everything else is shared with the policy.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class SamplingPolicy:
         model = actor.policy
         if self.copied:
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-            check_copy_fits(model, dtype)
+            check_copy_fits(sum(p.numel() for p in model.parameters() if sharded or p.requires_grad), dtype)
             model = with_rounded_linear_layers(model) if rounds else copied(model, dtype)
         self.policy = model
         causal = unwrap_adapters(model)

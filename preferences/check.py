@@ -1,7 +1,8 @@
 """Checks of a preference run before weights are loaded and a folder is opened; they result in its plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lmgym.data.prompts import read_rows_of_prompts
 from lmgym.data.rejections import Rejection
@@ -11,6 +12,7 @@ from lmgym.models.forward.policies import refuse_unfit_reference
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.protocol import Scorer
+from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import TrainingPlan, check_trainer_settings, make_plan
 from lmgym.training.samples import SamplePrompt, read_sample_prompts
 from preferences.config import CONSTANTS, PreferenceConfig
@@ -27,6 +29,8 @@ class PreferencePlan:
     """answered during training"""
     scorers: Mapping[str, Scorer]
     """of those answers; on rank 0"""
+    capabilities: Sequence[Any] = ()
+    """tasks of lm-eval, at each evaluation"""
 
 
 def check(config: PreferenceConfig) -> PreferencePlan:
@@ -45,7 +49,8 @@ def check(config: PreferenceConfig) -> PreferencePlan:
     scorers = load_on_main_rank(config.samples.scorers, config.samples.scorer_precision)
     if task.has_thumbs:
         notes = [*notes, *balance_notes(config.loss, plan.data.train)]
-    return PreferencePlan(replace(plan, notes=[*plan.notes, *notes]), task, prompts, scorers)
+    capabilities = check_capabilities(config.capabilities, plan.deepspeed)
+    return PreferencePlan(replace(plan, notes=[*plan.notes, *notes]), task, prompts, scorers, capabilities)
 
 
 def check_settings(config: PreferenceConfig) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from lmgym.config import (
+    CapabilitiesConfig,
     ColumnConfig,
     ModelConfig,
     OptimizerConfig,
@@ -101,6 +102,7 @@ class PreferenceConfig:
     run: RunConfig = field(default_factory=RunConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     columns: ColumnConfig = field(default_factory=ColumnConfig)
+    capabilities: CapabilitiesConfig = field(default_factory=CapabilitiesConfig)
     merge_adapter: bool = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
 

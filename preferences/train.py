@@ -7,6 +7,7 @@ from pathlib import Path
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
+from lmgym.training.capabilities import capability_probe
 from lmgym.training.policies import load_trained_policy, rows_trained_on, save_trained_policy, saved_name
 from lmgym.training.running import run_stage, show_figures
 from lmgym.training.samples import KeepSamples, sample_probe
@@ -52,6 +53,7 @@ def make_trainer(plan: PreferencePlan, run: Run, supervisor: Supervisor | None =
     objective = plan.task.objective(model)
     held_out = plan.task.probe(data, model, batch_tokens(config))
     samples = sample_probe(training, plan.prompts, plan.scorers, policy, run)
+    tests = capability_probe(plan.capabilities, config.capabilities, policy, training.tokenizer, supervisor)
     beta = "" if config.loss.loss == "orpo" else f" at beta {config.loss.strength:g}"
     how = rows_trained_on(config, f"{LOSSES[config.loss.loss]}{beta}")
     save = partial(save_trained_policy, training, how, "scores.jsonl", run)
@@ -62,7 +64,7 @@ def make_trainer(plan: PreferencePlan, run: Run, supervisor: Supervisor | None =
         data.train,
         objective,
         sampler,
-        {"": held_out, **samples},
+        {"": held_out, **samples, **tests},
         run,
         [KeepSamples(probe, run) for probe in samples.values()],
         supervisor,

@@ -24,6 +24,7 @@ from reward_models.config import RewardModelConfig
 from reward_models.probes import HeldOut
 from reward_models.tasks import Task
 
+QUANTILES = 101  # of the scores of held-out replies that a scorer is saved with
 SAMPLES = 12  # held-out examples that are written with their scores at each evaluation
 MEANINGS = {
     "logit": "the head's one output",
@@ -70,7 +71,9 @@ def save_results(
     scorer = {
         "reduce": task.reduce,
         "max_length": config.data.max_length,
+        "loss": task.loss,
         "moments": [float(scores.mean()), max(float(scores.std()), 1e-6)],
+        "quantiles": np.quantile(scores, np.linspace(0, 1, QUANTILES)).tolist(),
     }
     model = trainer.module.model
     known = not isinstance(unwrap_adapters(model), DecoderClassifier)
@@ -98,7 +101,8 @@ scorer.score([Conversation((Turn("user", "Hello!"),))], ["Hi, how are you?"])
 {_class(config, known)} with `num_labels={task.outputs}`: render a chat with the
 tokenizer's own chat template, tokenize it with `add_special_tokens=False` (encoders: True), and read
 {READINGS[task.reduce]}. Texts longer than {config.data.max_length} tokens lost their oldest turns."""
-    return model_card(config.name, "text-classification", ["reward-model", "lmgym"], description, figures)
+    tags, base = ["reward-model", "lmgym"], config.scorer.model
+    return model_card(config.name, "text-classification", tags, description, figures, base)
 
 
 def _class(config: RewardModelConfig, known: bool) -> str:

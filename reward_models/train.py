@@ -9,7 +9,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.reporting import show_notes
 from lmgym.training.running import run_stage, show_figures
-from lmgym.training.setup import adapt, training_arguments, update_sampler
+from lmgym.training.setup import adapt, round_frozen, training_arguments, update_sampler
 from reward_models.check import RewardModelPlan, check
 from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
@@ -57,6 +57,7 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
     )
     run.update(new_head=new_head)
     scoring = ScoringModel(adapt(classifier, plan.training, run, supervisor), config.trainer.packed)
+    round_frozen(scoring.model, plan.training)
     if scoring.decoder is not None and scoring.decoder.note:
         show_notes([scoring.decoder.note], run)
     objective = task.objective(config, scoring, pad)

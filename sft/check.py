@@ -1,13 +1,15 @@
 """Checks of an SFT run before weights are loaded and a folder is opened; they result in its plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lmgym.data.rejections import Rejection
 from lmgym.data.task_data import TaskData
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.protocol import Scorer
+from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import TrainingPlan, check_trainer_settings, make_plan
 from lmgym.training.samples import SamplePrompt, read_sample_prompts
 from sft.config import SftConfig
@@ -24,6 +26,8 @@ class SftPlan:
     """answered during training"""
     scorers: Mapping[str, Scorer]
     """of those answers; on rank 0"""
+    capabilities: Sequence[Any] = ()
+    """tasks of lm-eval, at each evaluation"""
 
 
 def check(config: SftConfig, task: SftTask) -> SftPlan:
@@ -33,7 +37,8 @@ def check(config: SftConfig, task: SftTask) -> SftPlan:
     plan = make_plan(config, config.policy, task.prepare, generates=True)
     prompts, notes = read_prompts(plan.config, task, plan.data, plan.tokenizer)
     scorers = load_on_main_rank(config.samples.scorers, config.samples.scorer_precision)
-    return SftPlan(replace(plan, notes=[*plan.notes, *notes]), prompts, scorers)
+    capabilities = check_capabilities(config.capabilities, plan.deepspeed)
+    return SftPlan(replace(plan, notes=[*plan.notes, *notes]), prompts, scorers, capabilities)
 
 
 def check_settings(config: SftConfig) -> None:

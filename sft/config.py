@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass, field
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig, TrainerConfig
+from lmgym.config import (
+    CapabilitiesConfig,
+    ColumnConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RowsConfig,
+    RunConfig,
+    SamplesConfig,
+    TrainerConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -18,6 +27,7 @@ class SftConfig:
     run: RunConfig = field(default_factory=RunConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     columns: ColumnConfig = field(default_factory=ColumnConfig)
+    capabilities: CapabilitiesConfig = field(default_factory=CapabilitiesConfig)
     merge_adapter: bool = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
 

@@ -1,7 +1,7 @@
-"""Losses over next tokens, each as (sum, count): the caller divides by the count over ranks and accumulation.
+"""The loss by a teacher's probabilities, as (sum, count): the caller divides by the count over ranks and accumulation.
 
-They take the logits of the places that count alone, [places, vocabulary], beside their targets: nothing of the size of
-the vocabulary is made for another place.
+It takes the logits of the places that count alone, [places, vocabulary], beside their targets. The usual cross entropy
+needs no logits: lmgym/models/forward/logprobs.py.
 """
 
 import torch
@@ -10,11 +10,6 @@ import torch.nn.functional as F
 LEAST_LOG = -100.0
 
 SumAndCount = tuple[torch.Tensor, torch.Tensor]
-
-
-def next_token_loss(logits: torch.Tensor, targets: torch.Tensor) -> SumAndCount:
-    """Cross entropy of targets[places] under logits[places, vocabulary], computed in fp32."""
-    return F.cross_entropy(logits.float(), targets, reduction="sum"), _count(targets)
 
 
 def soft_binary_entropy(logits: torch.Tensor, targets: torch.Tensor, probabilities: torch.Tensor) -> SumAndCount:
@@ -29,8 +24,4 @@ def soft_binary_entropy(logits: torch.Tensor, targets: torch.Tensor, probabiliti
     others = logits.scatter(1, targets[:, None], -torch.inf).logsumexp(1)
     z = target - others
     log_p, log_rest = F.logsigmoid(z).clamp(min=LEAST_LOG), F.logsigmoid(-z).clamp(min=LEAST_LOG)
-    return -(q * log_p + (1 - q) * log_rest).sum(), _count(targets)
-
-
-def _count(targets: torch.Tensor) -> torch.Tensor:
-    return torch.full((), len(targets), device=targets.device)
+    return -(q * log_p + (1 - q) * log_rest).sum(), torch.full((), len(targets), device=targets.device)

@@ -1,4 +1,4 @@
-"""Objectives of SFT: from rows to a batch, and from logits at the places of outputs to a loss.
+"""Objectives of SFT: from rows to a batch, and from the model's outputs at the places of output tokens to a loss.
 
 `items` are output tokens here, so rates and accuracies are per token; `count` is the same number.
 """
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.training.objectives import Batch
-from sft.losses import SumAndCount, next_token_loss, soft_binary_entropy
+from sft.losses import SumAndCount, soft_binary_entropy
 from sft.tokenization import Example
 
 Items = Sequence[tuple[Example, bool]]
@@ -30,39 +31,41 @@ def _batch(model: PolicyModel, pad_id: int, items: Items) -> Batch:
     }
 
 
-def _tallies(logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-    """Number of targets that are the likeliest token."""
-    return {"accuracy": (logits.argmax(-1) == batch["targets"]).sum() * (batch["count"] > 0)}
-
-
-def _nothing(logits: torch.Tensor) -> SumAndCount:
+def _nothing(outputs: torch.Tensor) -> SumAndCount:
     """The loss of a filler: 0, with a gradient of 0."""
-    return logits.sum() * 0.0, torch.zeros((), dtype=torch.int64, device=logits.device)
+    return outputs.sum() * 0.0, torch.zeros((), dtype=torch.int64, device=outputs.device)
 
 
 @dataclass(frozen=True)
 class NextToken:
-    """Cross entropy of the outputs' tokens."""
+    """Cross entropy of the outputs' tokens; the model's outputs are their log-probabilities and hits, [2, tokens]."""
 
     model: PolicyModel
     pad_id: int
 
     def collate(self, items: Items) -> Batch:
         """A batch of rows."""
-        return _batch(self.model, self.pad_id, items)
+        batch = _batch(self.model, self.pad_id, items)
+        return batch | {"inputs": batch["inputs"] | {"labels": batch["targets"]}}
 
-    def loss(self, logits: torch.Tensor, batch: Batch) -> SumAndCount:
+    def loss(self, outputs: torch.Tensor, batch: Batch) -> SumAndCount:
         """Over all targets."""
-        return next_token_loss(logits, batch["targets"]) if batch["count"] else _nothing(logits)
+        if not batch["count"]:
+            return _nothing(outputs)
+        return -outputs[0].sum(), torch.full((), outputs.shape[1], device=outputs.device)
 
-    def tallies(self, logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+    def by_token(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """(nats, hits) of each target."""
+        return -outputs[0], outputs[1]
+
+    def tallies(self, outputs: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Number of right tokens."""
-        return _tallies(logits, batch)
+        return {"accuracy": outputs[1].sum() * (batch["count"] > 0)}
 
 
 @dataclass(frozen=True)
 class SoftTargets:
-    """Binary cross entropy with a teacher's probability of each of its tokens."""
+    """Binary cross entropy with a teacher's probability of each of its tokens; outputs are logits."""
 
     model: PolicyModel
     pad_id: int
@@ -72,12 +75,17 @@ class SoftTargets:
         odds = torch.tensor([odd for row, _ in items for odd in row.probabilities or ()])
         return {**_batch(self.model, self.pad_id, items), "probabilities": odds}
 
-    def loss(self, logits: torch.Tensor, batch: Batch) -> SumAndCount:
+    def loss(self, outputs: torch.Tensor, batch: Batch) -> SumAndCount:
         """Over all targets."""
         if not batch["count"]:
-            return _nothing(logits)
-        return soft_binary_entropy(logits, batch["targets"], batch["probabilities"])
+            return _nothing(outputs)
+        return soft_binary_entropy(outputs, batch["targets"], batch["probabilities"])
 
-    def tallies(self, logits: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+    def by_token(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """(nats, hits) of each target."""
+        targets = batch["targets"]
+        return F.cross_entropy(outputs, targets, reduction="none"), (outputs.argmax(-1) == targets).float()
+
+    def tallies(self, outputs: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Number of right tokens."""
-        return _tallies(logits, batch)
+        return {"accuracy": (outputs.argmax(-1) == batch["targets"]).sum() * (batch["count"] > 0)}

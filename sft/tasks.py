@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from lmgym.data.rejections import Rejection
 from lmgym.data.task_data import Preparation, TaskData, prepare
 from lmgym.models.forward.policies import PolicyModel
-from lmgym.training.objectives import Objective
 from sft.config import SftConfig
 from sft.conversations import TrainingChat, validate_chats, validate_chosen, validate_distillation_rows
 from sft.objectives import NextToken, SoftTargets
@@ -20,7 +19,7 @@ class SftTask:
     loss: str
     validate: Callable[..., tuple[list[TrainingChat], list[Rejection]]]
     """of the rows of each data set"""
-    objective: Callable[[PolicyModel, int], Objective]
+    objective: Callable[[PolicyModel, int], NextToken | SoftTargets]
 
     def prepare(self, config: SftConfig, tokenizer) -> TaskData:
         """Rows read, validated, split by what comes before the last output, and tokenised."""

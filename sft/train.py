@@ -6,6 +6,7 @@ from pathlib import Path
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
+from lmgym.training.capabilities import capability_probe
 from lmgym.training.policies import load_trained_policy, rows_trained_on, save_trained_policy, saved_name
 from lmgym.training.running import run_stage, show_figures
 from lmgym.training.samples import KeepSamples, sample_probe
@@ -48,6 +49,7 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
     objective = task.objective(policy, training.tokenizer.pad_token_id)
     held_out = HeldOutProbe(data.evaluation, objective, config.optimizer.micro_batch * config.data.max_length)
     samples = sample_probe(training, plan.prompts, plan.scorers, policy, run)
+    tests = capability_probe(plan.capabilities, config.capabilities, policy, training.tokenizer, supervisor)
     save = partial(save_trained_policy, training, rows_trained_on(config, task.loss), "held_out.jsonl", run)
     best = BestModel(config.trainer.best_metric, config.trainer.early_stopping, save)
     return ObjectiveTrainer(
@@ -56,7 +58,7 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
         data.train,
         objective,
         sampler,
-        {"": held_out, **samples},
+        {"": held_out, **samples, **tests},
         run,
         [KeepSamples(probe, run) for probe in samples.values()],
         supervisor,

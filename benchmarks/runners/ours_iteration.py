@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lmgym.generation.protocol import Sampling
+from lmgym.models.classifiers import round_frozen_layers
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.actor_critic import ActorCritic, Reference
@@ -40,8 +41,10 @@ class Iteration:
         device: torch.device, adam_epsilon: float = ADAM_EPSILON, split: Split = minibatches,
     ) -> "Iteration":  # fmt: skip
         """In the order of ppo/setup.py; the learning rate is constant."""
-        actor.to(device)
         precision = config.policy.precision
+        if precision == "bf16":
+            round_frozen_layers(actor.policy)
+        actor.to(device)
         sampler = SamplingPolicy(actor, tokenizer, precision, False, False, config.rollout.generation_batch_size)
         if reference is not None:
             if precision == "bf16":

@@ -7,8 +7,9 @@ Further flags are settings of lmgym train preference.
 
 from pathlib import Path
 
+from lmgym.apps.playpen.playing import close_games
 from lmgym.apps.playpen.registries.games import GameRegistry
-from lmgym.apps.playpen.trainers.base import BasePlayPen, close_games, open_games
+from lmgym.apps.playpen.trainers.base import BasePlayPen, open_games
 from lmgym.apps.playpen.trainers.branches import branch_pairs
 from lmgym.apps.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
 from lmgym.apps.playpen.trainers.learning_games import learning_tasks

@@ -6,8 +6,9 @@ Further flags of `playpen run` are settings of lmgym train ppo: -- --max_updates
 from pathlib import Path
 from typing import Any
 
+from lmgym.apps.playpen.playing import close_games
 from lmgym.apps.playpen.registries.games import GameRegistry
-from lmgym.apps.playpen.trainers.base import BasePlayPen, close_games, open_games
+from lmgym.apps.playpen.trainers.base import BasePlayPen, open_games
 from lmgym.apps.playpen.trainers.checkpoints import keep_checkpoint, learner_source, with_flags
 from lmgym.apps.playpen.trainers.learning_games import (
     TEACHER,
@@ -18,7 +19,9 @@ from lmgym.apps.playpen.trainers.learning_games import (
     paper_reward,
     split_tasks,
 )
+from lmgym.apps.playpen.trainers.rollout_records import RolloutRecords
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.distributed.ranks import rank, world_size
 from ppo.config import LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import TaskSetup
 from ppo.train import train
@@ -69,14 +72,17 @@ def train_in_games(trainer: BasePlayPen, game_registry: GameRegistry, config: PP
 
 
 def game_setup(trainer: BasePlayPen, games: list[Any], config: PPOConfig) -> TaskSetup:
-    """The games as a task setup."""
+    """The games as a task setup; the episodes of training that this process plays are left in playpen-records."""
     teacher = trainer.teacher
     programmed = bool(teacher and teacher.is_programmed)
     tasks = learning_tasks(games, self_play=teacher is None, teacher=teacher.name if teacher else TEACHER)
     train_tasks, eval_tasks = split_tasks(tasks, HELD_OUT, config.optimizer.split_seed)
     named = {game.spec.name: game for game in games}
     players = {TEACHER: TeacherReplies(teacher)} if teacher and not programmed else {}
+    record = RolloutRecords(trainer.players, -(-config.rollout.num_rollouts // world_size()))
+    recorded = {"record": record} if rank() == 0 else {}
     return TaskSetup(
-        train_tasks, eval_tasks, lambda: LearningGame(named, programmed, paper_reward), GameReward(),
+        train_tasks, eval_tasks, lambda: LearningGame(named, programmed, paper_reward, **recorded), GameReward(),
         f"{', '.join(named)}: {len(tasks)} tasks", players=players,
+        eval_environment=lambda: LearningGame(named, programmed, paper_reward), eval_players=players,
     )  # fmt: skip

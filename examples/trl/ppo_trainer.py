@@ -7,13 +7,13 @@ from pathlib import Path
 
 from grpo_lora import grpo_config, train_in_games
 
+from lmgym.apps.playpen.playing import close_games
 from lmgym.apps.playpen.registries.games import GameRegistry
 from lmgym.apps.playpen.trainers.base import (
     RECORDS,
     BasePlayPen,
     GameRecordCallback,
     all_tasks,
-    close_games,
     open_games,
 )
 from lmgym.apps.playpen.trainers.checkpoints import keep_checkpoint
@@ -40,7 +40,7 @@ class PpoPlayPen(BasePlayPen):
         keep_checkpoint(self.learner, folder, "adapter", f"ppo-{partner}")
 
     def _play(self, game_registry: GameRegistry) -> None:
-        self.add_callback(GameRecordCallback(self.players))
+        self.add_callback(GameRecordCallback())
         games = open_games(game_registry)
         try:
             for game in games:

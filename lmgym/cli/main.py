@@ -10,6 +10,8 @@ from lmgym.apps.games.dialogue.commands import dialogue
 from lmgym.apps.migration.from_trl import from_trl
 from lmgym.apps.playpen.commands import playpen
 from lmgym.apps.world.commands import ab, baselines, demo, deploy, world, world_model, world_policy
+from lmgym.cli.estimate import estimate
+from lmgym.cli.evaluate import evaluate
 from lmgym.cli.replay import replay
 from lmgym.cli.reports import compare, report, watch
 from lmgym.cli.runs import runs
@@ -29,10 +31,10 @@ from lmgym.runs.launching import (
 from lmgym.runs.usage import OneLineErrors
 
 SECTIONS = {
-    "Train": ("train", "launch", "demo"),
+    "Train": ("train", "launch", "demo", "estimate"),
     "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report", "replay"),
-    "Use what was trained": ("chat", "score"),
+    "Use what was trained": ("chat", "score", "eval"),
     "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
@@ -110,6 +112,8 @@ for _command in (
     demo,
     chat,
     debate,
+    estimate,
+    evaluate,
     from_trl,
     games,
     replay,

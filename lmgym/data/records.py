@@ -47,19 +47,19 @@ class Record:
         return (self.names or {}).get(field, field)
 
 
-def read_records(source: str, split: str = "train") -> list[Record]:
+def read_records(source: str, split: str = "train", config: str = "") -> list[Record]:
     """All rows of a source, as `iterate_records` gives them."""
-    return list(iterate_records(source, split))
+    return list(iterate_records(source, split, config))
 
 
-def iterate_records(source: str, split: str = "train") -> Iterator[Record]:
+def iterate_records(source: str, split: str = "train", config: str = "") -> Iterator[Record]:
     """The rows of a file, a folder of files or a hub id, one by one: all of them need not fit into memory.
 
     Raises InputError at once if there is nothing to read, and later at a place where a file is damaged as a whole.
     """
-    files = find_files(source, split)
+    files = find_files(source, split, config)
     if files is None:
-        return _table_records(f"{source}:{split}", load_hub(source, split).with_format("arrow").iter(BATCH))
+        return _table_records(f"{source}:{split}", load_hub(source, split, config).with_format("arrow").iter(BATCH))
     return (record for path in files for record in read_file(path, split))
 
 

@@ -40,16 +40,17 @@ SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
 Value = TypeVar("Value")
 
 
-def find_files(source: str, split: str) -> list[Path] | None:
+def find_files(source: str, split: str, config: str = "") -> list[Path] | None:
     """The files that hold a split of a source, in order; None for a hub id.
 
     A folder without any split gives all of its data files, and a file is given whichever the split. One of the paths
-    is a folder if its rows are in an order of their own (`read_state`). Raises InputError if there is nothing to read.
+    is a folder if its rows are in an order of their own (`read_state`). Of several configs the one of that name is
+    read, or the default one. Raises InputError if there is nothing to read.
     """
     path, name = Path(source).expanduser(), one_line(source)
     if _exists(path) and path.is_dir():
         try:
-            return _files_of_folder(_snapshot(path), split)
+            return _files_of_folder(_snapshot(path), split, config)
         except OSError as error:
             raise InputError(f"dataset {name} cannot be read: {one_line(str(error))}") from error
     if _exists(path):
@@ -62,12 +63,12 @@ def find_files(source: str, split: str) -> list[Path] | None:
     return None
 
 
-def load_hub(source: str, split: str) -> Any:
-    """A split of a dataset on the hub. Raises InputError if it does not load."""
+def load_hub(source: str, split: str, config: str = "") -> Any:
+    """A split of a dataset on the hub, of one of its configs. Raises InputError if it does not load."""
     import datasets
 
     try:
-        return datasets.load_dataset(source, split=split, token=hub_token())
+        return datasets.load_dataset(source, config or None, split=split, token=hub_token())
     except Exception as error:  # the hub raises many kinds: each means that nothing could be read
         first = one_line((str(error).strip().splitlines() or [type(error).__name__])[0])
         found = f"dataset {one_line(source)} (split {one_line(split)})"
@@ -172,12 +173,14 @@ def _snapshot(folder: Path) -> Path:
     return folder
 
 
-def _files_of_folder(folder: Path, split: str) -> list[Path]:
+def _files_of_folder(folder: Path, split: str, config: str = "") -> list[Path]:
+    if config and (folder / config).is_dir():
+        return _files_of_folder(folder / config, split)
     if (folder / "dataset_dict.json").is_file():
         return _files_of_dataset_dict(folder, split)
     if saved := _saved_files(folder):
         return saved
-    found = _by_readme(folder, split) or _by_names(folder, split)
+    found = _by_readme(folder, split, config) or _by_names(folder, split)
     if not any(found.values()):
         raise InputError(f"dataset {one_line(str(folder))} is a folder without data files; needed: {KINDS}")
     splits = {name: files for name, files in found.items() if name is not None}
@@ -307,10 +310,10 @@ def _label(path: PurePath, names: Collection[str]) -> tuple[str | None, tuple[st
     return next(begins, word.group() if word else None), tuple(folders)
 
 
-def _by_readme(folder: Path, split: str) -> dict[str | None, list[Path]] | None:
+def _by_readme(folder: Path, split: str, chosen: str = "") -> dict[str | None, list[Path]] | None:
     """The data files by split of the config that README.md's header describes; None if it describes none that is here.
 
-    Raises InputError for several configs of which none is the default one.
+    Raises InputError for several configs of which none is the chosen or the default one.
     """
     found: dict[str, dict[str | None, list[Path]]] = {}
     default = []
@@ -325,6 +328,8 @@ def _by_readme(folder: Path, split: str) -> dict[str | None, list[Path]] | None:
         if any(files.values()):
             found[name] = files
             default += [name] * (name == "default" or config.get("default") is True)
+    if chosen in found:
+        return found[chosen]
     if len(found) > 1 and len(default) != 1:
         raise _several(folder, found, split)
     return found[default[0] if default else next(iter(found))] if found else None

@@ -15,16 +15,18 @@ import torch
 
 from lmgym.console import say
 from lmgym.errors import InputError
-from lmgym.generation.protocol import Completion, Generator, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, Progress, Sampling, seeds_of
 from lmgym.generation.reply_batch import ReplyBatch
 from lmgym.generation.steps import Steps, start_packed, start_padded
 from lmgym.generation.token_sampling import row_seeds
+from lmgym.models.classifiers import autocast_dtype
 from lmgym.models.config_fields import context_length, refuse_encoder
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.policies import read_causal
+from lmgym.models.forward.policies import read_causal, with_adapter
 from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import GIB, cache_numbers_per_token
+from lmgym.models.sources import base_of_adapter
 from lmgym.text import Conversation, render_all, tokenize_texts
 
 CHECK_EVERY = 8  # tokens between checks for ended rows on a GPU, which waits for each check
@@ -33,7 +35,10 @@ CACHE_GIB = 2.0  # of a batch on a CPU; a constant, since batches must not depen
 
 @final
 class LocalGenerator:
-    """Samples from any causal model, `generation_batch_size` replies at a time; `autocast` is a dtype to compute in."""
+    """Samples from any causal model, `generation_batch_size` replies at a time.
+
+    `autocast` is a dtype to compute in; by default that of `autocast_dtype`.
+    """
 
     def __init__(
         self,
@@ -44,7 +49,7 @@ class LocalGenerator:
         autocast: torch.dtype | None = None,
     ) -> None:
         self.model, self.tokenizer, self.generation_batch_size = model, tokenizer, generation_batch_size
-        self.autocast = autocast
+        self.autocast = autocast or autocast_dtype(model)
         self.decoder = Decoder(model) if decoder is None else decoder
         self.prefix = Prefix(self.decoder)
         self.check_every = 1 if self.decoder.device.type == "cpu" else CHECK_EVERY
@@ -169,13 +174,20 @@ class LocalGenerator:
         return self._may_stop[stops]
 
 
-def load_causal(name: str) -> Generator:
-    """A generator of that model, in bf16 on a GPU and in fp32 elsewhere. Raises InputError if it does not load."""
-    config = load_config(name)
-    refuse_encoder(name, config)
-    tokenizer = load_tokenizer(name)
+def load_causal(name: str) -> LocalGenerator:
+    """A generator of that model, in bf16 on a GPU and in fp32 elsewhere; of an adapter's folder with its base model.
+
+    Raises InputError if it does not load.
+    """
+    base = base_of_adapter(name)
+    config = load_config(base or name)
+    refuse_encoder(base or name, config)
+    tokenizer = load_tokenizer(name, role="scorer" if base else "model")  # an adapter's folder has one too
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
-    generator = LocalGenerator(read_causal(name, config, dtype=dtype).to(device).eval(), tokenizer)
+    model = read_causal(base or name, config, dtype=dtype)
+    if base:
+        model = with_adapter(model, tokenizer, name)
+    generator = LocalGenerator(model.to(device).eval(), tokenizer)
     if generator.decoder.note:
         say(generator.decoder.note, error=True)
     return generator

@@ -6,6 +6,7 @@ and sharded loading are the family's.
 """
 
 import math
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from lmgym.errors import InputError
 from lmgym.models.config_fields import width
-from lmgym.models.parameters import gathered
+from lmgym.models.parameters import LINEAR, gathered
+from lmgym.models.saving import unwrap_adapters
 
 
 class DecoderClassifier:
@@ -133,3 +135,33 @@ def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
     for parameter in model.parameters():
         if id(parameter) not in heads:
             parameter.data = parameter.data.to(dtype)
+
+
+def round_frozen_layers(model) -> None:
+    """Cast to bf16, in place, the frozen weights of linear layers: the numbers that autocast makes of them at each use.
+
+    Call it once it is known which weights are trained.
+    """
+    for parameter in frozen_linear_weights(model):
+        parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def frozen_linear_weights(model) -> Iterator[nn.Parameter]:
+    """Frozen weights and biases of linear layers, each once.
+
+    Not those of a Float32Head, of a head that is tied to the embeddings, and quantised ones.
+    """
+    seen = {id(unwrap_adapters(model).get_input_embeddings().weight)}
+    for module in model.modules():
+        if isinstance(module, LINEAR) and not isinstance(module, Float32Head):
+            for parameter in module.parameters(recurse=False):
+                if not parameter.requires_grad and parameter.is_floating_point() and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+
+def autocast_dtype(model) -> torch.dtype | None:
+    """bf16 for a model in fp32 some of whose linear layers are in bf16 (`round_frozen_layers`), else None."""
+    if unwrap_adapters(model).get_input_embeddings().weight.dtype != torch.float32:
+        return None
+    return torch.bfloat16 if any(p.dtype == torch.bfloat16 for p in frozen_linear_weights(model)) else None

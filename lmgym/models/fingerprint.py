@@ -14,9 +14,12 @@ READERS = 4
 WEIGHTS = ("config.json", "*.safetensors")
 
 
-def fingerprint(name: str) -> str:
-    """sha256 of the config and weights of a folder, whatever it is called; of a hub id, of its name and commit."""
-    arguments = source_arguments(name)
+def fingerprint(name: str, role: str = "model") -> str:
+    """sha256 of the config and weights of a folder, whatever it is called; of a hub id, of its name and commit.
+
+    With the role "scorer" the folder may be an adapter's, whose own weights count.
+    """
+    arguments = source_arguments(name, role=role)
     source = arguments["pretrained_model_name_or_path"]
     if os.path.isdir(source):
         paths = sorted(path for pattern in WEIGHTS for path in Path(source).glob(pattern))

@@ -21,7 +21,7 @@ from lmgym.models.classifiers import Float32Head, classifier_class, head_name, i
 from lmgym.models.config_fields import refuse_absent_fields, refuse_other_than_text
 from lmgym.models.damage import readable, refuse_damaged_tokens, refuse_failing_patterns
 from lmgym.models.parameters import gathered
-from lmgym.models.quantized import loading_arguments
+from lmgym.models.quantized import is_quantized, keep_exact, loading_arguments
 from lmgym.models.sources import no_folder_hint, refuse_pickles, source_arguments
 from lmgym.templates import check_template
 from lmgym.text import ensure_template
@@ -167,13 +167,16 @@ def read_weights(
         arguments = source_arguments(name, trust_remote_code)
         if arguments.get("local_files_only"):  # the auto classes ask the hub for an adapter all the same
             settings["adapter_kwargs"] = {"local_files_only": True}
-        return kind.from_pretrained(
+        model, info = kind.from_pretrained(
             **arguments,
             dtype=dtype,
             use_safetensors=True,
             output_loading_info=True,
             **settings,
         )
+    if is_quantized(model):
+        keep_exact(model)
+    return model, info
 
 
 def fit_to_tokenizer(model, tokenizer) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import init_empty_weights
@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM
 from lmgym.config import ModelConfig
 from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.errors import InputError
-from lmgym.models.classifiers import new_classifier
+from lmgym.models.classifiers import frozen_linear_weights, new_classifier
 from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
 from lmgym.models.damage import readable
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 
 GIB = 1 << 30
+CHUNK_LOGITS = 1 << 26  # most logits that are held at once in training
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Bytes per device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
 
-    A causal model also has logits at each token: in fp32, with their softmax and their gradient.
+    A causal model also has logits, of CHUNK_LOGITS at most at a time: in fp32, with their softmax and gradient.
 
     In mixed precision DeepSpeed holds 2 bytes per weight and gradient, and 12 per trained weight for its fp32 master
     and moments; fp32, and autocast without DeepSpeed, hold 4, 4 and 8. Stage 1 shards the optimizer, 2 also the
@@ -61,33 +62,40 @@ def estimate_memory(
     the layer being computed.
     """
     counts = count_weights(model_config, settings, causal)
-    memory = weight_memory(*counts, precision, deepspeed, ranks)
+    memory = weight_memory(counts, precision, deepspeed, ranks)
     if settings is not None and (bits := settings.bits):
         memory = replace(memory, weights=quantized_bytes(counts, model_config, bits))
-    logits = tokens * 3 * 4 * vocabulary_size(model_config) if causal else 0
+    logits = 3 * 4 * min(tokens * vocabulary_size(model_config), CHUNK_LOGITS) if causal else 0
     return replace(memory, activations=activation_bytes(model_config, tokens, precision, checkpointing) + logits)
 
 
-def weight_memory(
-    parameters: int, trainable: int, precision: str, deepspeed: dict[str, Any] | None, ranks: int
-) -> MemoryEstimate:
+class WeightCounts(NamedTuple):
+    """Numbers of a model's weights."""
+
+    total: int
+    trained: int
+    frozen_linear: int
+    """of frozen linear layers, which are in bf16 where autocast would make them so (`round_frozen_layers`)"""
+
+
+def weight_memory(counts: WeightCounts, precision: str, deepspeed: dict[str, Any] | None, ranks: int) -> MemoryEstimate:
     """`estimate_memory` of so many weights, without activations."""
     stage = zero_stage(deepspeed)
     weight, moment = (2, 12) if precision != "fp32" and deepspeed is not None else (4, 8)
+    halved = 2 * counts.frozen_linear if precision == "bf16" and deepspeed is None else 0
     zero = (deepspeed or {}).get("zero_optimization", {})
     return MemoryEstimate(
-        weights=0 if zero.get("offload_param") else parameters * weight / (ranks if stage == 3 else 1),
-        gradients=trainable * weight / (ranks if stage >= 2 else 1),
-        optimizer=0 if zero.get("offload_optimizer") else trainable * moment / (ranks if stage >= 1 else 1),
+        weights=0 if zero.get("offload_param") else (counts.total * weight - halved) / (ranks if stage == 3 else 1),
+        gradients=counts.trained * weight / (ranks if stage >= 2 else 1),
+        optimizer=0 if zero.get("offload_optimizer") else counts.trained * moment / (ranks if stage >= 1 else 1),
         activations=0.0,
     )
 
 
-def quantized_bytes(counts: tuple[int, int], model_config, bits: int) -> float:
-    """Bytes of (all, trained) weights with frozen ones in `bits`; trained ones, embeddings and head are in fp32."""
-    total, trained = counts
-    in_fp32 = min(total, trained + 2 * vocabulary_size(model_config) * width(model_config))
-    return 4 * in_fp32 + (total - in_fp32) * bits / 8
+def quantized_bytes(counts: WeightCounts, model_config, bits: int) -> float:
+    """Bytes of the weights with frozen ones in `bits`; trained ones, embeddings and head are in fp32."""
+    in_fp32 = min(counts.total, counts.trained + 2 * vocabulary_size(model_config) * width(model_config))
+    return 4 * in_fp32 + (counts.total - in_fp32) * bits / 8
 
 
 def activation_bytes(
@@ -99,8 +107,8 @@ def activation_bytes(
     return tokens * per_token * ((2 * layers + 34) if checkpointing else 34 * layers)
 
 
-def count_weights(model_config, settings: ModelConfig | None = None, causal: bool = False) -> tuple[int, int]:
-    """(all, trainable) weights of a classifier or a causal model, counted without allocating any.
+def count_weights(model_config, settings: ModelConfig | None = None, causal: bool = False) -> WeightCounts:
+    """Weights of a classifier or a causal model, counted without allocating any.
 
     `settings` give its adapters. Raises InputError if they name modules that do not exist.
     """
@@ -117,8 +125,13 @@ def count_weights(model_config, settings: ModelConfig | None = None, causal: boo
                 settings.lora_target_modules,
                 settings.modules_to_save,
             )
-    trainable, total = count_parameters(model)
-    return total, trainable
+    return counts_of(model)
+
+
+def counts_of(model) -> WeightCounts:
+    """Weights of a model at hand."""
+    trained, total = count_parameters(model)
+    return WeightCounts(total, trained, sum(p.numel() for p in frozen_linear_weights(model)))
 
 
 def device_memory_gb() -> float | None:
@@ -157,14 +170,14 @@ def cache_numbers_per_token(model_config) -> int:
     return 2 * layer_count(model_config) * head_width * (getattr(model_config, "num_key_value_heads", None) or heads)
 
 
-def check_copy_fits(model, dtype: torch.dtype) -> None:
-    """Raises InputError if the GPU's free memory cannot hold a whole copy of the model in this dtype."""
+def check_copy_fits(numbers: int, dtype: torch.dtype) -> None:
+    """Raises InputError if the GPU's free memory cannot hold a copy of so many weights in this dtype."""
     if not torch.cuda.is_available():
         return
-    needed = sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    needed = numbers * dtype.itemsize
     free, _ = torch.cuda.mem_get_info()
     if needed > free:
         raise InputError(
-            f"sampling needs a whole copy of the policy on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB are "
-            "free; needed: --deepspeed zero2, where the weights are whole anyway, or a smaller policy"
+            f"sampling needs a copy of the policy's weights on each rank, {needed / GIB:.1f} GiB; {free / GIB:.1f} GiB "
+            "are free; needed: --deepspeed zero2, where the weights are whole anyway, or a smaller policy"
         )

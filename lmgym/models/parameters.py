@@ -48,13 +48,13 @@ def copied(model, dtype: torch.dtype):
 
 
 def with_rounded_linear_layers(model):
-    """A copy for sampling under autocast: linear layers in bf16, frozen; everything else is the model's own."""
+    """A copy for sampling under autocast: trained linear layers in bf16; everything else is the model's own."""
     memo: dict[int, object] = {id(p): p for p in model.parameters()}
     words = unwrap_adapters(model).get_input_embeddings().weight
     for module in model.modules():
         if isinstance(module, LINEAR):
             for parameter in module.parameters(recurse=False):
-                if parameter is not words:
+                if parameter is not words and parameter.dtype == torch.float32:
                     memo[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), False)
     found = copy.deepcopy(model, memo)
     head = unwrap_adapters(found).get_output_embeddings()

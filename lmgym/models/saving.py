@@ -20,7 +20,7 @@ from lmgym.errors import InputError, one_line, shown_path
 from lmgym.models.quantized import is_quantized
 from lmgym.runs.files import storage_error
 
-GENERATION_CONFIG = "generation_config.json"
+GENERATION_CONFIG, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 
 
 def save_classifier(
@@ -85,6 +85,7 @@ def save_adapter(model, state_dict: Weights, folder: Path) -> None:
     tied = {name: state_dict[names[id(p)]] for name, p in parameters.items() if id(p) in names}
     model.save_pretrained(folder, state_dict=state_dict | tied)
     (folder / "README.md").unlink(missing_ok=True)  # peft's is an empty template
+    _let_others_read(folder, folder / "adapter_config.json")
 
 
 def try_saving(model, tokenizer, folder: Path) -> list[str]:
@@ -135,7 +136,19 @@ def _write_generation_config(settings: GenerationConfig, folder: Path) -> None:
 def save_plain(model, state_dict: Weights, folder: Path, tokenizer) -> None:
     """Save weights, config and tokenizer; the folder is emptied first."""
     save_model(model, state_dict, folder)
+    save_tokenizer(tokenizer, folder)
+
+
+def save_tokenizer(tokenizer, folder: Path) -> None:
+    """Save a tokenizer, by the names of transformers 4, which transformers 5 reads too and some servers still need."""
     tokenizer.save_pretrained(folder)
+    path = folder / TOKENIZER_CONFIG
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def save_model(model, state_dict: Weights, folder: Path) -> None:
@@ -155,7 +168,26 @@ def save_model(model, state_dict: Weights, folder: Path) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
     config["dtype"] = "float32" if torch.float32 in dtypes else str(dtypes.pop()).removeprefix("torch.")
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    path.write_text(json.dumps(config | _older_rope(config), indent=2, sort_keys=True) + "\n")
+    _let_others_read(folder, path)
+
+
+def _older_rope(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings of rotary embeddings by the names of transformers 4; none where layers differ in them.
+
+    Without them transformers 4, vLLM above it and Ollama silently take the family's default frequencies.
+    """
+    settings = dict(config.get("rope_parameters") or {})
+    older = {name: settings.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in settings}
+    if older and settings.get("rope_type", "default") != "default":
+        older["rope_scaling"] = settings
+    return older
+
+
+def _let_others_read(folder: Path, config: Path) -> None:
+    """Gives weights the permissions of a config: safetensors 0.8 lets only their owner read them, against the umask."""
+    for path in folder.glob("*.safetensors"):
+        shutil.copymode(config, path)
 
 
 def with_adapters(model, settings):

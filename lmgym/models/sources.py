@@ -3,6 +3,7 @@
 A hub id may name a commit, branch or tag: `owner/name@REVISION`.
 """
 
+import json
 import os
 import re
 import socket
@@ -44,6 +45,23 @@ def resolve_source(name: str, role: str = "model") -> str:
             f"{role} {shown_path(name)} is not a model folder: found {files}; needed: config.json and weights{hint}"
         )
     return str(path)
+
+
+def base_of_adapter(name: str) -> str | None:
+    """The model below an adapter's folder; None for another folder, and for a hub id.
+
+    Raises InputError for an adapter that names no model.
+    """
+    path = Path(os.path.expanduser(name))
+    if (path / "config.json").is_file() or not (path / ADAPTER).is_file():
+        return None
+    try:
+        base = json.loads((path / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (ValueError, AttributeError):
+        base = None
+    if not isinstance(base, str):
+        raise InputError(f"{shown_path(path / ADAPTER)} names no model; needed: base_model_name_or_path, as of peft")
+    return base
 
 
 def source_arguments(name: str, trust_remote_code: bool = False, role: str = "model") -> dict[str, Any]:

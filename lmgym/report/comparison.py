@@ -8,7 +8,15 @@ from typing import Any
 
 from lmgym.report.charts import Points, lines
 from lmgym.report.costs import MEMORY, cost_of, seconds_of
-from lmgym.report.curves import CURVES, KL, over_optimisation_chart, over_optimisation_series, points_of
+from lmgym.report.curves import (
+    CAPABILITY,
+    CURVES,
+    KL,
+    over_optimisation_chart,
+    over_optimisation_series,
+    points_of,
+    within,
+)
 from lmgym.report.facts import CARDS, SAME_BEFORE, few_prompts, kept, outcome, setting_text
 from lmgym.report.glossary import definition
 from lmgym.report.page import render
@@ -73,6 +81,8 @@ class Comparison:
             cells = [_result(run, names) for run in self.runs.values()]
             if any(cells):
                 rows.append((label, *(cell or "–" for cell in cells)))
+        for name in dict.fromkeys(name for run in self.runs.values() for name in within(run, CAPABILITY)):
+            rows.append((shown(name), *(_result(run, CAPABILITY + name) or "–" for run in self.runs.values())))
         if any(few := [few_prompts(run) for run in self.runs.values()]):
             rows.append(("held-out prompts", *(f"only {n}" if n else "" for n in few)))
         seconds = [seconds_of(run) for run in self.runs.values()]

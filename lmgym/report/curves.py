@@ -12,7 +12,8 @@ from lmgym.statistics import ENDS
 
 MOST_PROBE_SERIES = 6
 KL, OPTIMISED = "kl/reference", "reward, optimised"
-NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity")
+CAPABILITY = "eval/capability/"
+NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity", "capability")
 """second parts of metrics that are no evaluation set's"""
 
 
@@ -26,6 +27,8 @@ class Curve:
     series: Mapping[str, str]
     """label: metric"""
     y: str = ""
+    within: str = ""
+    """prefix of further metrics, whose labels are the rest of their names"""
 
 
 CURVES = (
@@ -88,6 +91,16 @@ CURVES = (
         "reward rises and this one falls, the policy exploits the reward.",
         {"evaluation scorer": "eval/eval_scorer"},
         "score",
+        within="eval/monitor/",
+    ),
+    Curve(
+        "capabilities",
+        "Capabilities",
+        "What the model can do besides the task that it is trained on, by lm-eval; bands are 95% intervals over "
+        "rows. Where a figure falls while the reward rises, the training costs that ability.",
+        {},
+        "share of rows",
+        within=CAPABILITY,
     ),
     Curve(
         "kl",
@@ -165,11 +178,12 @@ def curves(run: RunFiles) -> list[Panel]:
     found, once, terms = list[Panel](), dict[str, Points](), dict[str, str]()
     for curve in CURVES:
         series = {label: points for label, names in curve.series.items() if (points := points_of(run, names))}
-        if curve.id == "monitors":
-            series |= _monitors(run)
+        further = within(run, curve.within) if curve.within else {}
+        series |= further
         if any(len(points) > 1 for points in series.values()):
             levels = reference_lines(run) if curve.id == "reward" else {}
-            chart = lines(series, "updates", curve.y, _evaluated(curve), sorted(set(marks)), run.kept_update, levels)
+            dots = [*_evaluated(curve), *further]
+            chart = lines(series, "updates", curve.y, dots, sorted(set(marks)), run.kept_update, levels)
             found.append(Panel(curve.id, curve.title, curve.about, chart, terms=_terms(run, curve.series)))
         else:
             for label, points in series.items():
@@ -227,10 +241,11 @@ def _with_interval(run: RunFiles, name: str, series: Sequence[tuple[int, float]]
     return [(x, y, low[x], high[x]) for x, y in series]
 
 
-def _monitors(run: RunFiles) -> dict[str, Points]:
-    names = [name for name in run.metric_names if name.startswith("eval/monitor/")]
+def within(run: RunFiles, prefix: str) -> dict[str, Points]:
+    """Series of the metrics with a prefix, by the rest of their names."""
+    names = [name for name in run.metric_names if name.startswith(prefix)]
     shown = [name for name in names if not name.endswith(("_std", "_error", "_gain", *ENDS))]
-    return {name.removeprefix("eval/monitor/"): points_of(run, name) for name in shown}
+    return {name.removeprefix(prefix): points_of(run, name) for name in shown}
 
 
 def over_optimisation(run: RunFiles) -> list[Panel]:
@@ -247,7 +262,7 @@ def over_optimisation_series(run: RunFiles) -> dict[str, Points]:
     if not distance:
         return {}
     names = {OPTIMISED: "eval/reward/mean", "evaluation scorer": "eval/eval_scorer"}
-    monitors = {f"{name}, watched": f"eval/monitor/{name}" for name in _monitors(run)}
+    monitors = {f"{name}, watched": f"eval/monitor/{name}" for name in within(run, "eval/monitor/")}
     return {label: gains for label, name in (names | monitors).items() if (gains := _gains(run, name, distance))}
 
 

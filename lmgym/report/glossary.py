@@ -94,6 +94,7 @@ DEFINITIONS = {  # the first pattern that matches the whole name, without `eval/
     r"(eval_scorer|monitor/[^/]+)_error": "Standard error of the mean score.",
     r"(eval_scorer|monitor/[^/]+)_gain": "Rise of the mean score since the start, in standard deviations over the "
     "replies then.",
+    r"capability/([^/]+)": "Figure of that task of lm-eval, on the rows that were asked for.",
     r"eval_scorer|monitor/([^/]+)": "Mean score by a scorer that is watched, never optimised.",
     r"alarm/eval_scorer_falls": "1 while the watched scorer falls and the reward rises.",
     r"diversity/openings": "Share of distinct first three words among replies to different prompts; 1: no two begin "

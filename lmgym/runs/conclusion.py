@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.errors import one_line
+from lmgym.report.run_files import is_number
 from lmgym.runs.launch import STAGES
 from lmgym.runs.listing import ListedRun, evaluations_of, read_run
 
@@ -30,8 +31,9 @@ def result(run: ListedRun) -> str:
     metric, before, after = run.metric, run.before, run.after
     if metric is None or before is None or after is None:
         return ""
-    verb = "rose" if after > before else "fell" if after < before else "stayed"
-    said = f"result: {metric.label} on held-out rows {verb} from {before:.3g} to {after:.3g}"
+    ends, verb = [f"{value:.3g}" for value in (before, after)], "rose" if after > before else "fell"
+    change = f"stayed at {ends[1]}" if ends[0] == ends[1] else f"{verb} from {ends[0]} to {ends[1]}"
+    said = f"result: {metric.label} on held-out rows {change}"
     if run.interval is not None:
         low, high = run.interval
         unclear = "; no clear change: more held-out rows narrow the interval" if low <= before <= high else ""
@@ -52,6 +54,8 @@ def _beside(folder: Path) -> str:
     ]
     if "kl/reference" in last:
         found.append(f"KL {last['kl/reference']:.2g} nats per reply")
+    if is_number(equal := last.get("groups/equal_rewards")) and equal > 0.5:
+        found.append(f"all rewards equal in {equal:.0%} of the last groups")
     return f"; beside it: {', '.join(found)}" if found else ""
 
 

@@ -22,7 +22,7 @@ PATHS = frozenset(
     {
         *("output", "model", "reference", "critic", "deepspeed", "dataset", "eval_dataset", "prompts", "eval_prompts"),
         *("probe_data", "reference_logprobs", "scorers", "eval_scorer", "monitor_scorers", "monitor_scorer"),
-        *("opponents", "replay"),
+        *("opponents", "replay", "capabilities", "capabilities_data"),
     }
 )
 """settings that name a file or folder: PATH, or a list such as NAME=PATH,NAME=PATH#HOW"""

@@ -19,7 +19,7 @@ from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.scorer_folders import load_scorer_model
 from lmgym.models.sources import resolve_source
 from lmgym.scoring.protocol import Scorer, read_scores
-from lmgym.text import Conversation, Replies, render, share_prefix, tokenize_texts
+from lmgym.text import Conversation, Replies, has_special_ends, render, share_prefix, tokenize_texts
 
 REPLIES_A_ROW = 16
 Reduce = Literal["logit", "softmax[1]", "difference", "mean_sigmoid"]
@@ -51,6 +51,24 @@ class ScoredText:
     tokens: int
     cut: int
     """tokens of the whole text that were left out"""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Scores of replies, and what was read of each text."""
+
+    scores: torch.Tensor
+    """float32 [replies]"""
+    tokens: list[int]
+    dropped_turns: list[int]
+    """oldest turns that were left out: see lmgym/data/truncation.py"""
+    shortened: list[int]
+    """tokens cut from the last turn or the reply, which alone was too long"""
+
+    @classmethod
+    def empty(cls, replies: int) -> "Judged":
+        """Places for so many replies."""
+        return cls(torch.empty(replies, dtype=torch.float32), [0] * replies, [0] * replies, [0] * replies)
 
 
 @dataclass
@@ -109,7 +127,7 @@ class HFScorer:
         InputError for a folder without a trained head, or without those moments.
         """
         source = resolve_source(str(path), role="scorer")
-        saved = _read_settings(Path(source) / "scorer.json")
+        saved = read_settings(Path(source) / "scorer.json")
         model, tokenizer, ends_in_eos = load_scorer_model(source)
         config = model.config
         limit, asked = context_length(config), max_length or saved.get("max_length") or 0
@@ -140,14 +158,41 @@ class HFScorer:
         of the call before. Raises InputError if a system message alone is too long, or the chat template refuses a
         conversation.
         """
-        rows, members = self._rows(conversations, replies)
-        scores = torch.empty(len(replies), dtype=torch.float32)
+        return self.judge(conversations, replies).scores
+
+    def judge(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> Judged:
+        """`score`, with what was read of each text."""
+        return self._judge(*self._rows(conversations, replies))
+
+    def judge_texts(self, texts: Sequence[str]) -> Judged:
+        """`judge` of texts that are rendered already, each by itself; one that is too long loses its beginning.
+
+        Raises InputError for a text without tokens.
+        """
+        marks = int(has_special_ends(self.tokenizer))  # [CLS] stays
+        rows = []
+        for text, ids in zip(texts, tokenize_texts(self.tokenizer, list(texts)), strict=True):
+            if not ids:
+                raise InputError(f"the text {shown(text)} has no tokens; needed: a rendered chat")
+            cut = max(0, len(ids) - self.max_length)
+            row = share_prefix([ids[:marks] + ids[marks + cut :]], shortened=cut)
+            self.counts.add(1, row)
+            rows.append(self._ended(row) if self.ends_in_eos else row)
+        return self._judge(rows, [[place] for place in range(len(rows))])
+
+    def _judge(self, rows: Sequence[Replies], members: Sequence[Sequence[int]]) -> Judged:
+        """Scores of the rows' replies, which are at the indices `members`."""
+        judged = Judged.empty(sum(map(len, members)))
         for batch in length_batches([row.tokens for row in rows], self.batch_tokens):
             logits = self._logits([rows[i] for i in batch], alone=len(rows) == 1)
-            scores[[m for i in batch for m in members[i]]] = reduce_logits(logits, self.reduce).float().cpu()
+            judged.scores[[m for i in batch for m in members[i]]] = reduce_logits(logits, self.reduce).float().cpu()
+        for row, indices in zip(rows, members, strict=True):
+            for index, suffix in zip(indices, row.suffixes, strict=True):
+                judged.tokens[index] = len(row.prefix) + len(suffix)
+                judged.dropped_turns[index], judged.shortened[index] = row.dropped_turns, row.shortened
         if self.moments:
-            scores = (scores - self.moments[0]) / self.moments[1]
-        return scores
+            judged.scores.sub_(self.moments[0]).div_(self.moments[1])
+        return judged
 
     def seen(self, conversation: Conversation, reply: str, beside: Sequence[str] = ()) -> ScoredText:
         """The text that the model reads of a reply in its conversation, if the replies `beside` are scored with it."""
@@ -262,7 +307,8 @@ def _moments(saved: dict, path: str | Path) -> tuple[float, float]:
     return float(mean), float(std)
 
 
-def _read_settings(path: Path) -> dict:
+def read_settings(path: Path) -> dict:
+    """What a `scorer.json` says; nothing where there is none. Raises InputError for one that is damaged."""
     if not path.is_file():
         return {}
     try:

@@ -187,12 +187,8 @@ def refuse_unfit_quantization(model: ModelConfig, deepspeed: dict[str, Any] | No
         raise InputError(
             f"{flag} under ZeRO-3, which cannot shard quantised weights; needed: --deepspeed zero2 or none"
         )
-    available = {
-        "bitsandbytes (pip install bitsandbytes)": importlib.util.find_spec("bitsandbytes") is not None,
-        "a GPU": torch.cuda.is_available(),
-    }
-    if missing := [name for name, here in available.items() if not here]:
-        raise InputError(f"{flag} needs bitsandbytes and a GPU; missing here: {' and '.join(missing)}; or leave it out")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise InputError(f"{flag} needs bitsandbytes; needed: pip install 'lmgym[quantized]', or leave it out")
 
 
 def refuse_fp16_without_gpu(model: ModelConfig) -> None:

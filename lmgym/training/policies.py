@@ -10,7 +10,7 @@ from lmgym.training.best import SavedModel
 from lmgym.training.model_card import figures_table, policy_card
 from lmgym.training.plan import TrainingPlan
 from lmgym.training.reporting import show_notes
-from lmgym.training.setup import adapt
+from lmgym.training.setup import adapt, round_frozen
 
 
 def load_trained_policy(plan: TrainingPlan[Any], run: Run, supervisor: Supervisor | None = None) -> PolicyModel:
@@ -18,6 +18,7 @@ def load_trained_policy(plan: TrainingPlan[Any], run: Run, supervisor: Superviso
     settings = plan.model
     causal = load_policy(settings.model, plan.tokenizer, settings.trust_remote_code, settings.bits)
     policy = PolicyModel(adapt(causal, plan, run, supervisor), plan.config.trainer.packed)
+    round_frozen(policy.model, plan)
     show_notes([policy.decoder.note] if policy.decoder.note else [], run)
     return policy
 

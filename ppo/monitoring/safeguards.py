@@ -33,6 +33,8 @@ COARSE_ROUNDING = 0.1
 clip range"""
 LITTLE_EXPLAINED, FEWEST_ITERATIONS = 0.1, 8
 """share of the returns' variance below which users are warned, in runs of so many iterations or more"""
+MOST_EQUAL = 0.5
+"""share of groups with equal rewards above which users are warned"""
 RATIO = "the first update's ratio would not be 1; a defect of ours, or an untested family"
 
 
@@ -196,37 +198,50 @@ def _token(tokenizer, rollouts: Rollouts, index: int) -> str:
     return f"token {within} of reply {row}, {tokenizer.decode([id_])!r} (id {id_})"
 
 
-def spread_notes(config: PPOConfig, metrics: Mapping[str, float]) -> list[str]:
-    """Lines on the rewards within groups before step 1: where all are equal, there is nothing to learn."""
+def spread_notes(config: PPOConfig, state: LoopState, metrics: Mapping[str, float]) -> list[str]:
+    """A line on the rewards within groups before step 1; once in a run, a warning that most groups teach nothing.
+
+    That is told before step 1, or in the second iteration in a row: a few groups may have equal rewards by chance.
+    """
     if "groups/reward_std" not in metrics:
         return []
-    std, equal = metrics["groups/reward_std"], metrics["groups/equal_rewards"]
-    found = f"rewards of {config.algorithm.num_generations} replies to a prompt: standard deviation {std:.3g}"
-    if equal < 1:
-        return [f"{found}; all equal in {equal:.0%} of the groups"]
+    algorithm, first, equal = config.algorithm, state.iteration == 0, metrics["groups/equal_rewards"]
+    teach_nothing = algorithm.compares and equal > MOST_EQUAL
+    if state.equal_iterations >= 0:
+        state.equal_iterations = state.equal_iterations + 1 if teach_nothing else 0
+    found = f"rewards of {algorithm.num_generations} replies to a prompt: standard deviation "
+    found += f"{metrics['groups/reward_std']:.3g}"
+    if state.equal_iterations < (1 if first else 2):
+        return [f"{found}; all equal in {equal:.0%} of the groups"] if first else []
+    state.equal_iterations = -1
+    where = f"{equal:.0%} of the groups, which teach nothing"
+    if equal == 1:
+        where = "every group: there is nothing to learn from"
+    refills = "a larger --max_refills" if algorithm.max_refills else "--max_refills 10 (dynamic sampling)"
+    when = "" if first else f"iteration {state.iteration + 1}: "
     return [
-        f"warning: {found}, all equal in every group: there is nothing to learn from; needed: rewards that differ, by "
-        "another reward or prompts, a higher --temperature, or more --num_generations"
+        f"warning: {when}{found}, all equal in {where}; needed: rewards that differ, by {refills}, more "
+        "--num_generations, a higher --temperature, a finer reward, or easier or harder prompts"
     ]
 
 
 def reward_notes(
     config: PPOConfig, state: LoopState, episodes: Sequence[Episode], spread: Mapping[str, float]
 ) -> list[str]:
-    """Lines on the spread within groups before step 1, and a warning at the first of several iterations whose rewards
-    are all equal on all ranks, unless the former tell it. `spread` has the metrics of groups. Collective.
+    """Lines on the spread within groups, and a warning at the first of several iterations whose rewards are all equal
+    on all ranks, unless the former tell it. `spread` has the metrics of groups. Collective.
     """
     own = {reward for episode in episodes if (reward := episode.total_reward) is not None}
     rewards = set().union(*all_gather_objects({min(own), max(own)} if own else own))
     before, state.reward_is_flat = state.reward_is_flat, len(rewards) == 1
-    if state.iteration == 0 and spread:
-        return spread_notes(config, spread)
-    if before or not state.reward_is_flat:
-        return []
+    notes = spread_notes(config, state, spread)
+    if before or not state.reward_is_flat or (notes and config.algorithm.compares):
+        return notes
     return [
+        *notes,
         f"warning: every reward of iteration {state.iteration + 1} is {rewards.pop():.4g}: the reward has no variance "
         "under the policy, and there is nothing to learn from; needed: rewards that differ, by another reward or other "
-        "prompts, a higher --temperature, or a larger --cliprange_reward if it clips them all"
+        "prompts, a higher --temperature, or a larger --cliprange_reward if it clips them all",
     ]
 
 

@@ -18,6 +18,7 @@ PAGES = (
     "docs/sft.md",
     "docs/preferences.md",
     "docs/ppo.md",
+    "docs/methods.md",
     "docs/environments.md",
     "docs/agents.md",
     "docs/dialogue_games.md",
@@ -26,12 +27,14 @@ PAGES = (
     "docs/self_play.md",
     "docs/playpen.md",
     "docs/reports.md",
+    "docs/capabilities.md",
     "docs/chat.md",
     "docs/flywheel.md",
     "docs/app.md",
     "docs/many_nodes.md",
     "docs/failures.md",
     "docs/real_model.md",
+    "docs/use_the_result.md",
     "docs/coming_from.md",
     "docs/families.md",
     "docs/results.md",
@@ -80,7 +83,11 @@ def read_blocks(page: str) -> list[Block]:
 
 
 def every_block() -> list[Block]:
-    return [block for page in PAGES for block in read_blocks(page)]
+    """The blocks of all pages, each text once: the quickstart repeats README's."""
+    blocks: dict[str, Block] = {}
+    for block in (block for page in PAGES for block in read_blocks(page)):
+        blocks.setdefault(block.text, block)
+    return list(blocks.values())
 
 
 def written_file(page: str, name: str) -> str:

@@ -95,6 +95,14 @@ def test_flags_of_printed_lmgym_commands_exist(page: str) -> None:
             assert set(flags_of(own)) <= known, f"{block}: {words}"
 
 
+def test_the_quickstart_has_the_commands_of_the_readme() -> None:
+    """Both would otherwise train into the same folders, and the second would be refused."""
+    quick, readme = (
+        {block.text for block in read_blocks(page) if block.is_long} for page in ("docs/index.md", "README.md")
+    )
+    assert quick <= readme
+
+
 @pytest.mark.parametrize("expensive", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_short_blocks_run_as_printed(expensive: bool, tmp_path: Path) -> None:
     short = [block for block in every_block() if block.can_run and not block.is_long]

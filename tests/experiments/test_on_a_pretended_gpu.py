@@ -17,7 +17,7 @@ import runpy, sys
 sys.path.insert(0, {folder!r})
 import roofs
 roofs.measure_roofs = lambda device: dict(bytes_per_second=1e14, flops_per_second=1e16)
-sys.argv = [{script!r}, "--models", "tiny", "--iterations", "2", "--output", {output!r}]
+sys.argv = [{script!r}, "--models", "tiny", "--parts", "ppo", "--iterations", "2", "--output", {output!r}]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -53,13 +53,13 @@ def test_so_are_their_launches(which: str, least: int) -> None:
 @pytest.mark.slow
 def test_the_benchmark_for_gpus_runs_all_its_ways(tmp_path: Path) -> None:
     folder, output = ROOT / "benchmarks", tmp_path / "found.json"
-    code = BENCHMARK.format(folder=str(folder), script=str(folder / "ppo_on_gpu.py"), output=str(output))
+    code = BENCHMARK.format(folder=str(folder), script=str(folder / "on_gpu.py"), output=str(output))
     done = run([sys.executable, "-c", code], **PRETENDED)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     record = json.loads(output.read_text())
     assert record["name"] == "Pretended GPU"
-    assert record["runs"]
-    for found in record["runs"].values():
+    assert record["ppo"]
+    for found in record["ppo"].values():
         assert found["precision"] == "bf16"
         assert found["checks"]["failed"] == 0
 

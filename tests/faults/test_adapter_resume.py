@@ -80,6 +80,25 @@ def test_a_killed_scorer_with_adapters_ends_as_the_uninterrupted_one(
     assert measured(killed) == measured(whole)
 
 
+@pytest.mark.parametrize("bits", ["load_in_4bit", slow("load_in_8bit")])
+def test_a_killed_scorer_over_a_quantised_base_ends_as_the_uninterrupted_one(
+    bits: str, words: Words, tmp_path: Path
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    settings = {**LORA, bits: True}
+    whole, killed = tmp_path / "whole", tmp_path / "run"
+    done = run(words("plain", whole, **settings))
+    assert done.returncode == 0, done.stderr
+    assert_without_base(newest(whole))
+    launched = begin_and_wait(words("plain", killed, **settings), killed, 8, LMGYM_TEST_SLEEP="0.08")
+    kill_rank(launched, 0)
+    finish(launched)
+    done = run(words("plain", killed, **settings))
+    assert done.returncode == 0, done.stderr
+    assert digest(killed) == digest(whole)
+    assert measured(killed) == measured(whole)
+
+
 STAGES = {
     "sft": ("sft/experiments/hh_chosen.py", "dataset", {"sample_prompts": 0, "max_updates": 12}),
     "dpo": ("preferences/experiments/dpo.py", "dataset", {"sample_prompts": 0, "max_updates": 12}),

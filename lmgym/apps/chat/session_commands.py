@@ -85,8 +85,8 @@ def _count(n: int, noun: str) -> str:
 def next_commands(session: ChatSession, path: str, pairs: int) -> tuple[str, ...]:
     """The command that trains a scorer on exported pairs, and the chat with it, if the policy is in this process.
 
-    Training starts from the scorer that selects, else from the policy. LoRA's learning rate is that of QLoRA (Dettmers
-    et al. 2023, table 9, models up to 13B).
+    Training starts from the scorer that selects, else from the policy. The learning rate is the default of QLoRA's code
+    (Dettmers et al. 2023), which advises half of it above 13B.
     """
     models, known = session.about.get("models", {}), _scorer_folders(session)
     generator = models.get("generator", {})

@@ -3,7 +3,8 @@
     RESULTS/PAIR/player_models.json
     RESULTS/PAIR/GAME/NUMBER_EXPERIMENT/..., as lmgym/apps/games/dialogue/records.py writes it
 
-PAIR is llama3-8b-t0.0, or NAME-tT--NAME-tT for two players.
+PAIR is llama3-8b-t0.0, or NAME-tT--NAME-tT for two players. That is the layout of clemcore 2. The one of clemcore 3,
+RESULTS/NAME/GAME/EXPERIMENT/instance_00000 with RESULTS/NAME/run.json, is read and scored, and nothing is played into.
 """
 
 import hashlib
@@ -16,10 +17,12 @@ from typing import Any
 from lmgym.apps.games.dialogue import records
 from lmgym.apps.games.dialogue.records import FAILURE, INSTANCE, SCORES
 from lmgym.apps.playpen.players import Model
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, listed, shown, shown_path
 from lmgym.runs.files import read_json, write_json
 
 PLAYERS = "player_models.json"
+RUN = "run.json"
+"""of clemcore 3, in place of PLAYERS"""
 LONGEST_NAME = 200
 """characters of a game's"""
 
@@ -30,6 +33,12 @@ def pair_name(players: Sequence[Model]) -> str:
     if len(players) <= 2:
         return name
     return f"group-{len(players)}p-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+
+
+def players_folder(results: Path, player: Model) -> Path:
+    """The folder of a player's results in either layout; that of clemcore 2 if there is none."""
+    folders = results / pair_name([player]), results / player.name
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def write_players(folder: Path, players: Sequence[Model]) -> None:
@@ -67,6 +76,11 @@ def clear_game(results: Path, pair: str, game: str, kept: Collection[str] = ()) 
     if game in ("", ".", "..") or not game.isprintable() or len(game) > LONGEST_NAME or {*"/\\"} & {*game}:
         raise InputError(f"a game or task is called {shown(game)}; needed: a name for a folder, without slashes")
     folders = list(results.iterdir()) if results.is_dir() else []
+    if others := [folder.name for folder in folders if (folder / RUN).is_file()]:
+        raise InputError(
+            f"{shown_path(results)} holds results of clemcore 3 ({listed(others, 3)}); needed: --skip_gameplay, to "
+            "score them, or a new folder (-r)"
+        )
     pairs = [folder.name for folder in folders if (folder / PLAYERS).is_file()]
     if pairs and pair not in pairs:
         raise InputError(

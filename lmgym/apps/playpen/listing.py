@@ -1,8 +1,10 @@
-"""`playpen list games|models|backends`, in Playpen's printed shape."""
+"""`playpen list games|models|backends|keys`, in Playpen's printed shape."""
 
+import os
 import textwrap
 
 from lmgym.apps.playpen.registries.games import ALL, GameRegistry
+from lmgym.apps.playpen.registries.keys import KEY_FILE, VARIABLES, find_key_file, read_keys
 from lmgym.apps.playpen.registries.models import BACKENDS, ModelRegistry
 from lmgym.apps.playpen.registries.specs import PACKAGED, Spec
 from lmgym.console import say
@@ -46,6 +48,18 @@ def list_backends(selector: str, verbose: bool) -> None:
         say(f"{name} ({PACKAGED})")
         if verbose:
             _say_wrapped(what)
+
+
+def list_keys() -> None:
+    """A line for each backend: whether it has a key, and where it is from. No key is printed."""
+    path = find_key_file()
+    keys = read_keys(path)
+    say(f"Listing all registered keys in {path or f'{KEY_FILE} (there is none) and the environment'}")
+    for backend, variable in VARIABLES.items():
+        of_file = bool(str(keys.get(backend, {}).get("api_key", "")).strip())
+        of_environment = bool(os.environ.get(variable, "").strip())
+        source = variable if of_environment else str(path) if of_file else f"needed: {variable}, or {KEY_FILE}"
+        say(f"* [{' active ' if of_environment or of_file else 'inactive'}] {backend}: {source}")
 
 
 def say_found(selector: str, spec: Spec) -> None:

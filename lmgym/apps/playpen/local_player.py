@@ -12,7 +12,10 @@ from lmgym.apps.playpen.model_settings import CulledReplies, context_size, culle
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError, TooLong, shown, shown_path
 from lmgym.generation.protocol import Completion, Progress, Sampling
+from lmgym.runs.files import read_json
 from lmgym.text import Conversation, render_all, tokenize_texts
+
+TOKENIZER_FILE = "tokenizer_config.json"
 
 
 def load_local_player(spec: Spec, config: Mapping[str, Any]) -> CulledReplies:
@@ -25,7 +28,7 @@ def load_local_player(spec: Spec, config: Mapping[str, Any]) -> CulledReplies:
     from lmgym.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(name, bool(config.get("trust_remote_code")))
-    set_template(spec.name, tokenizer, config)
+    set_template(spec.name, tokenizer, config, has_template(name))
     model = _load_model(name, config, bits)
     from lmgym.generation.local_generation import LocalGenerator
 
@@ -61,13 +64,25 @@ def bits_of(name: str, config: Mapping[str, Any]) -> int:
     return chosen[0]
 
 
-def set_template(name: str, tokenizer: Any, config: Mapping[str, Any]) -> None:
-    """Give the tokenizer the entry's chat template. Raises InputError for one that is not there, or that fails."""
+def has_template(source: str) -> bool:
+    """True for a folder whose tokenizer's files hold a chat template; in that of a trained model it may be plain."""
+    folder = Path(source).expanduser()
+    try:
+        return (folder / "chat_template.jinja").is_file() or "chat_template" in read_json(folder / TOKENIZER_FILE)
+    except (OSError, ValueError):
+        return False
+
+
+def set_template(name: str, tokenizer: Any, config: Mapping[str, Any], is_written: bool = False) -> None:
+    """Give the tokenizer the entry's chat template. Raises InputError for one that is not there, or that fails.
+
+    A tokenizer without a template was given a plain one as it was loaded, unless that `is_written` in its files.
+    """
     from lmgym.templates import BOS_TEMPLATE, FLAT_TEMPLATE, check_template
 
     custom = config.get("custom_chat_template")
     if config.get("premade_chat_template"):
-        if tokenizer.chat_template in (FLAT_TEMPLATE, BOS_TEMPLATE):
+        if not is_written and tokenizer.chat_template in (FLAT_TEMPLATE, BOS_TEMPLATE):
             raise InputError(
                 f"{name} has premade_chat_template, and its tokenizer has none; needed: custom_chat_template instead"
             )

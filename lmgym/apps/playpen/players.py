@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lmgym.apps.playpen.model_settings import CulledReplies, culled_end, model_config
 from lmgym.apps.playpen.registries.keys import provide_key
@@ -28,6 +29,28 @@ class Model:
     def name(self) -> str:
         """The model's name."""
         return self.spec.name
+
+    def get_name(self) -> str:
+        """The model's name, as trainers written for clemcore ask for it."""
+        return self.name
+
+    @property
+    def model(self) -> Any:
+        """The transformers model, with its adapter merged in. Raises InputError for one that is not in this process."""
+        return self._local.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of `model`, with the entry's chat template. Raises InputError likewise."""
+        return self._local.tokenizer
+
+    @property
+    def _local(self) -> Any:
+        if self.spec.get("backend") != "huggingface_local":
+            backend = self.spec.get("backend")
+            raise InputError(f"{self.name} is of backend {backend}; needed: huggingface_local, whose weights are here")
+        generator: Any = self.generator  # see load_local_player
+        return generator.generator.generator
 
     @property
     def descriptor(self) -> str:

@@ -90,6 +90,13 @@ def tasks_of(game: Game, only: str | None = None) -> list[GameTask]:
     return tasks
 
 
+def close_games(games: Sequence[Game]) -> None:
+    """End the subprocesses of games that have one."""
+    for game in games:
+        if close := getattr(game, "close", None):
+            close()
+
+
 def play(
     game: Game,
     models: Sequence[Model],

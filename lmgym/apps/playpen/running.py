@@ -4,16 +4,19 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.evaluation import EvalSettings, evaluate, play_game
 from lmgym.apps.playpen.listing import say_found
 from lmgym.apps.playpen.players import Model
-from lmgym.apps.playpen.playing import ServerGone
-from lmgym.apps.playpen.registries.games import GameRegistry, load_games
+from lmgym.apps.playpen.playing import ServerGone, close_games, tasks_of
+from lmgym.apps.playpen.registries.games import GameRegistry, is_own, load_games
 from lmgym.apps.playpen.registries.models import load_models, refuse_unnamed_code
-from lmgym.apps.playpen.trainers.base import BasePlayPen, close_games
+from lmgym.apps.playpen.registries.specs import Spec, read_selector
+from lmgym.apps.playpen.trainers.base import BasePlayPen
+from lmgym.apps.playpen.trainers.names import make_importable
 from lmgym.console import say
 from lmgym.errors import InputError, listed, shown_path
 from lmgym.runs.user_code import import_file
@@ -35,20 +38,27 @@ def run_file(
     if game:
         registry = GameRegistry([spec for name in game for spec in registry.select(name)], True)
     names = [learner] if teacher is None else [learner, teacher]
+    try:
+        inspect.signature(kind).bind(*names)
+    except TypeError as error:
+        what = "needs a teacher; needed: -t MODEL" if teacher is None else "takes no teacher; needed: leave -t out"
+        raise InputError(f"{kind.__name__} of {shown_path(file)} {what}") from error
     models = [_model(name, temperature, max_tokens) for name in names]
-    if teacher is not None and len(inspect.signature(kind.__init__).parameters) < 3:
-        raise InputError(f"{kind.__name__} of {shown_path(file)} takes no teacher; needed: leave -t out")
+    for partner in models[1:]:
+        partner.refuse_unusable()  # before the trainer makes a folder
     trainer = kind(*models)
     if flags and not trainer.takes_flags:
         raise InputError(
             f"{kind.__name__} of {shown_path(file)} takes no further flags; found {listed(flags)}; leave out"
         )
     trainer.flags = list(flags)
-    trainer.learn(registry)
+    # of later versions of Playpen, `learn` takes no registry
+    trainer.learn(*[registry][: len(inspect.signature(trainer.learn).parameters)])
 
 
 def load_trainer(file: str) -> type[BasePlayPen]:
     """The subclass of BasePlayPen that a file defines. Raises InputError if it does not load or has another number."""
+    make_importable()
     sys.path.insert(0, os.path.dirname(os.path.abspath(os.path.expanduser(file))))  # it may import its neighbours
     module = import_file(file, "needed: a trainer, as examples/trl/sft_trainer_simple.py")
     found = [
@@ -63,34 +73,48 @@ def load_trainer(file: str) -> type[BasePlayPen]:
 
 
 def run_eval(model: str, temperature: float, max_tokens: int, games: str | None, settings: EvalSettings) -> None:
-    """Evaluates a model."""
-    evaluate(_model(model, temperature, max_tokens), load_games(games), settings)
+    """Evaluates a model. One whose results are only scored may be in no registry."""
+    if settings.skip_gameplay:
+        name = read_selector(model, "model_name").get("model_name", model)
+        player = Model(Spec({"model_name": name}), temperature, max_tokens)
+    else:
+        player = _model(model, temperature, max_tokens)
+    evaluate(player, load_games(games), settings)
 
 
 def run_clem(
-    game: str,
+    selectors: Sequence[str],
     models: Sequence[str],
     temperature: float,
     max_tokens: int,
     games: str | None,
     experiment_name: str | None,
+    instances_filename: str | None,
     settings: EvalSettings,
 ) -> None:
     """Plays and scores games; of the settings, the folder, the seed and how many are played at once are used."""
     assert settings.folder, "the command has a default"
-    folder = Path(settings.folder).expanduser()
-    specs = load_games(games).select(game)
+    folder, registry = Path(settings.folder).expanduser(), load_games(games)
+    found = [spec for selector in selectors for spec in registry.select(selector)]
+    specs = [_with_instances(spec, instances_filename) for i, spec in enumerate(found) if spec not in found[:i]]
     chosen = [_model(name, temperature, max_tokens) for name in models]
     for spec in specs:
         opened = open_game(spec)
         try:
-            play_game(opened, chosen, folder, settings, experiment_name)
+            play_game(opened, chosen, folder, settings, tasks_of(opened, experiment_name))
         except InputError as error:
             if len(specs) == 1 or isinstance(error, ServerGone):
                 raise
             say(f"{spec.name} is left out: {error}", error=True)  # the other games are played
         finally:
             close_games([opened])
+
+
+def _with_instances(spec: Spec, name: str | None) -> Spec:
+    """The game with another file of instances. Raises InputError for one of our own, which has no file."""
+    if name and is_own(spec):
+        raise InputError(f"-i {shown_path(name)}: {spec.name} is one of our own games, which have no files; leave out")
+    return replace(spec, fields={**spec.fields, "instances": name}) if name else spec
 
 
 def _model(selector: str, temperature: float, max_tokens: int) -> Model:

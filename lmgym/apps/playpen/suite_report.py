@@ -1,7 +1,7 @@
 """The table of a suite's scores, on the terminal and as a page, next to published ones."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -37,10 +37,11 @@ def suite_table(model: str, scores: Mapping[str, SuiteScore]) -> None:
             say(note)
 
 
-def write_report(path: Path, model: str, scores: Mapping[str, SuiteScore]) -> None:
-    """Writes the page. All text is escaped."""
+def write_report(path: Path, model: str, scores: Mapping[str, SuiteScore], remarks: Sequence[str] = ()) -> None:
+    """Writes the page, with remarks on the whole. All text is escaped."""
     parts = [f"<!doctype html><meta charset=utf-8><title>{escape(model)}</title><style>{STYLE}</style>"]
     parts.append(f"<h1>{escape(model)}</h1><p>Intervals are of 95%, over episodes.</p>")
+    parts.extend(f"<p>{escape(remark)}</p>" for remark in remarks)
     for suite, score in scores.items():
         if score.score is None:
             parts.append(f"<h2>{escape(suite)}</h2><p>Not played.</p>")

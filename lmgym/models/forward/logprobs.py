@@ -18,9 +18,9 @@ from lmgym.distributed.ranks import max_over_ranks
 from lmgym.models.config_fields import vocabulary_size
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.packed_rows import PackedRows
+from lmgym.models.memory import CHUNK_LOGITS
 from lmgym.models.parameters import is_sharded
 
-CHUNK_LOGITS = 1 << 26  # most logits that are held at once
 CACHED_LOGITS = 1 << 21  # 8 MiB, which stay in a processor's cache
 FEWEST_ROWS, LEARNED_ROWS = 64, 256  # of a product with a frozen head, and with one whose gradient it adds to
 
@@ -46,18 +46,25 @@ def policy_logprobs(
 def token_logprobs(
     decoder: Decoder, normed: torch.Tensor, targets: torch.Tensor, temperature: float = 1.0
 ) -> torch.Tensor:
-    """Log-probabilities [M] in fp32 of targets [M] from states [M, W] after the last norm, at a temperature.
+    """Log-probabilities [M] in fp32 of targets [M] from states [M, W] after the last norm: of `logprobs_and_hits`."""
+    return logprobs_and_hits(decoder, normed, targets, temperature)[0]
 
-    Computed in chunks, so that the logits of a large vocabulary are held for few tokens at a time. For a trained head
-    the logits are kept until the backward or recomputed in it; for a frozen one on a CPU only the gradient of the
-    states is kept. On a GPU the model's own head computes them, with gradients and without, as in sampling: in bf16
-    another rounding of the logits is .016 nats, and the first ratio would not be 1. Collective if the head is sharded:
-    all ranks gather it once a chunk, so all compute equally many chunks.
+
+def logprobs_and_hits(
+    decoder: Decoder, normed: torch.Tensor, targets: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """[2, M] in fp32: log-probabilities of targets [M] at a temperature, and 1 where none is likelier, else 0.
+
+    From states [M, W] after the last norm. Computed in chunks, so that the logits of a large vocabulary are held for
+    few tokens at a time. For a trained head the logits are kept until the backward or recomputed in it; for a frozen
+    one on a CPU only the gradient of the states is kept. On a GPU the model's own head computes them, with gradients
+    and without, as in sampling: in bf16 another rounding of the logits is .016 nats, and the first ratio would not be
+    1. Collective if the head is sharded: all ranks gather it once a chunk, so all compute equally many chunks.
     """
     vocabulary, head = vocabulary_size(decoder.model.config), decoder.model.get_output_embeddings()
     most, sharded = max(1, CHUNK_LOGITS // vocabulary), is_sharded(head)
     if not len(targets) and not sharded:
-        return normed.new_zeros(0, dtype=torch.float32) + 0 * normed.sum().float()
+        return normed.new_zeros(2, 0, dtype=torch.float32) + 0 * normed.sum().float()
     learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
     plain_head = decoder.structure.plain_head and type(head) is nn.Linear and not sharded
     if plain_head and normed.device.type == "cpu":
@@ -112,31 +119,32 @@ def _model_logprobs(decoder: Decoder, states: torch.Tensor, targets: torch.Tenso
     logits = decoder.logits(states)
     if temperature not in (0, 1):
         logits = logits.float() / temperature
-    return TargetLogprobs.apply(logits, targets)
+    return torch.stack(TargetLogprobs.apply(logits, targets))
 
 
 class TargetLogprobs(torch.autograd.Function):
-    """Log-probabilities [M] in fp32 of targets [M] from logits [M, vocabulary], which it overwrites.
+    """Log-probabilities and hits [M] in fp32 of targets [M] from logits [M, vocabulary], which it overwrites.
 
     One tensor serves as logits, probabilities and gradient: it is the largest in training, and a new one is zeroed by
     the kernel page by page, which took four times as long as the softmax in bf16. So a second backward raises.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the probabilities, minus 1 at the target, in the dtype of the logits."""
-        found = logits.new_empty(len(targets), dtype=torch.float32)
+        found, hits = logits.new_empty(2, len(targets), dtype=torch.float32).unbind()
         for part in _cache_sized(logits):
             probabilities = logits[part].float()
-            found[part] = _softmax_in_place(probabilities, targets[part])
+            found[part], hits[part] = _softmax_in_place(probabilities, targets[part])
             if probabilities.dtype != logits.dtype:
                 logits[part] = probabilities
         ctx.save_for_backward(logits.detach())
-        return found
+        ctx.mark_non_differentiable(hits)
+        return found, hits
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None]:
         """d log p(target) / d logits is 1 at the target, minus the probabilities."""
         [probabilities] = ctx.saved_tensors
         for part in _cache_sized(probabilities):
@@ -158,8 +166,10 @@ def _slices(length: int, size: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, length, size)]
 
 
-def _softmax_in_place(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities [M] of targets [M]; fp32 logits [M, vocabulary] become probabilities, minus 1 at the target.
+def _softmax_in_place(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities [M] of targets [M], and where they are the largest; logits become probabilities.
+
+    Logits are [M, vocabulary] in fp32, and 1 is subtracted from the probability of the target.
 
     log p = logit - largest + log(p of the largest), which needs neither a log-softmax nor a logsumexp. The 1 is
     subtracted in fp32, before anything is rounded, so that nothing cancels near certainty.
@@ -169,7 +179,7 @@ def _softmax_in_place(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tens
     torch.softmax(logits, -1, out=logits)
     found = chosen - largest + logits.amax(-1).log()
     logits.scatter_add_(1, targets, logits.new_full((1, 1), -1).expand(len(logits), 1))
-    return found
+    return found, chosen == largest
 
 
 def head_logprobs(
@@ -180,13 +190,13 @@ def head_logprobs(
     temperature: float,
     rows: int,
 ) -> torch.Tensor:
-    """Log-probabilities [M] in fp32 of targets [M], from states [M, W] by a head [vocabulary, W] with or without bias.
+    """`logprobs_and_hits` [2, M] of targets [M], from states [M, W] by a head [vocabulary, W] with or without bias.
 
     Logits are held for `rows` tokens at a time.
     """
     # within the function, needs_input_grad is true for a trained weight even without gradients
     grad_enabled = torch.is_grad_enabled()
-    return HeadLogprobs.apply(states, weight, bias, targets, temperature, rows, grad_enabled)
+    return torch.stack(HeadLogprobs.apply(states, weight, bias, targets, temperature, rows, grad_enabled))
 
 
 class HeadLogprobs(torch.autograd.Function):
@@ -207,12 +217,12 @@ class HeadLogprobs(torch.autograd.Function):
         temperature: float,
         rows: int,
         grad_enabled: bool,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the negated derivatives [M, W] by the states, and the probabilities, minus 1 at the target."""
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         keep = grad_enabled and any(ctx.needs_input_grad[1:3])
-        found = states.new_empty(len(targets), dtype=torch.float32)
+        found, hits = states.new_empty(2, len(targets), dtype=torch.float32).unbind()
         slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
         with torch.autocast(device, enabled=False):  # it would round the whole weight at each use
             low, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -220,16 +230,17 @@ class HeadLogprobs(torch.autograd.Function):
             if dtype != torch.float32:
                 head = _RoundedHead(low, low_bias, temperature, keep, len(targets), rows)
             for part in _slices(len(targets), rows):
-                found[part], probabilities = head.logprobs(states[part].to(dtype), targets[part], part)
+                found[part], hits[part], probabilities = head.logprobs(states[part].to(dtype), targets[part], part)
                 if slopes is not None:
                     slopes[part] = F.linear(probabilities, low.t())
         ctx.scale, ctx.rows = -1 / (temperature or 1), rows if dtype == torch.float32 else max(1, len(targets))
         ctx.save_for_backward(states if keep else None, slopes, *head.kept)
-        return found
+        ctx.mark_non_differentiable(hits)
+        return found, hits
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The derivatives times each token's gradient, which scales the states: they are narrower than logits."""
         states, slopes, *kept = ctx.saved_tensors
         scale = (gradient * ctx.scale)[:, None]
@@ -252,12 +263,12 @@ class _Float32Head:
         self.weight, self.bias, self.temperature, self.keep = weight, bias, temperature, keep
         self.kept: list[torch.Tensor] = []
 
-    def logprobs(self, states: torch.Tensor, targets: torch.Tensor, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities of a chunk's targets, and its probabilities, minus 1 at the target."""
+    def logprobs(self, states: torch.Tensor, targets: torch.Tensor, part: slice) -> tuple[torch.Tensor, ...]:
+        """Log-probabilities of a chunk's targets, its hits, and its probabilities, minus 1 at the target."""
         logits = _divided(F.linear(states, self.weight, self.bias), self.temperature)
         if self.keep:
             self.kept.append(logits)
-        return _softmax_in_place(logits, targets), logits
+        return *_softmax_in_place(logits, targets), logits
 
 
 class _RoundedHead:
@@ -275,16 +286,15 @@ class _RoundedHead:
         self.exact = weight.new_empty(at_once, len(weight), dtype=torch.float32)
         self.kept: Sequence[torch.Tensor] = [self.rounded] if keep else []
 
-    def logprobs(self, states: torch.Tensor, targets: torch.Tensor, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities of a chunk's targets, and its probabilities, minus 1 at the target."""
+    def logprobs(self, states: torch.Tensor, targets: torch.Tensor, part: slice) -> tuple[torch.Tensor, ...]:
+        """Log-probabilities of a chunk's targets, its hits, and its probabilities, minus 1 at the target."""
         rounded = self.rounded[part] if self.keep else self.rounded[: len(states)]
         if self.bias is None:
             torch.mm(states, self.weight.t(), out=rounded)
         else:
             torch.addmm(self.bias, states, self.weight.t(), out=rounded)
         exact = _divided(self.exact[: len(states)].copy_(rounded), self.temperature)
-        found = _softmax_in_place(exact, targets)
-        return found, rounded.copy_(exact)
+        return *_softmax_in_place(exact, targets), rounded.copy_(exact)
 
 
 def _divided(logits: torch.Tensor, temperature: float) -> torch.Tensor:

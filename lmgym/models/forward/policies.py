@@ -9,10 +9,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lmgym.distributed.weights import Weights, refuse_non_finite_weights
-from lmgym.errors import InputError
+from lmgym.errors import InputError, shown_path
 from lmgym.models.config_fields import refuse_encoder
+from lmgym.models.damage import readable
 from lmgym.models.forward.decoder import decoder_of
-from lmgym.models.forward.logprobs import token_logprobs
+from lmgym.models.forward.logprobs import logprobs_and_hits, token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows, pack_places, pack_replies
 from lmgym.models.loading import SCORER_HEADS, fit_to_tokenizer, load_config, load_tokenizer, read_weights
 from lmgym.models.quantized import loading_arguments
@@ -23,6 +24,7 @@ from lmgym.models.saving import (
     replace_folder,
     save_adapter,
     save_plain,
+    save_tokenizer,
     unwrap_adapters,
     write_card,
 )
@@ -72,6 +74,17 @@ def read_causal(
     return model
 
 
+def with_adapter(model, tokenizer, folder: str):
+    """The model with the adapter of a folder merged in. Raises InputError for one that does not fit."""
+    from peft import PeftModel
+
+    refuse_pickles(folder)
+    fit_to_tokenizer(model, tokenizer)
+    fit = f"; needed: an adapter that was trained on {shown_path(model.config.name_or_path)}"
+    with readable("adapter", folder, fit):
+        return PeftModel.from_pretrained(model, folder).merge_and_unload()
+
+
 def refuse_unfit_reference(name: str, tokenizer, trust_remote_code: bool = False) -> None:
     """Raises InputError for a reference that cannot generate text, or whose tokens have other ids than the policy's."""
     refuse_unfit_policy(name, load_config(name, trust_remote_code))
@@ -111,7 +124,7 @@ def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
 
 
 class PolicyModel(nn.Module):
-    """A causal model whose one forward gives logits at chosen places of rows, or log-probabilities of replies.
+    """A causal model whose one forward gives log-probabilities of tokens at chosen places of rows, or the logits there.
 
     `packed` as in `decoder_of`.
     """
@@ -154,9 +167,16 @@ class PolicyModel(nn.Module):
         ]
         return {"rows": pack_replies(rows, whole=True), "targets": torch.tensor(targets)}
 
-    def forward(self, rows: PackedRows, targets: torch.Tensor | None = None) -> torch.Tensor:
-        """In fp32, row after row: logits [places, vocabulary], or log-probabilities [places] of `targets` there."""
+    def forward(
+        self, rows: PackedRows, targets: torch.Tensor | None = None, labels: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """In fp32, row after row: logits [places, vocabulary], or log-probabilities [places] of `targets` there.
+
+        Of `labels`, [2, places]: log-probabilities, and 1 where no token is likelier, else 0.
+        """
         states = self.decoder.hidden(rows)
+        if labels is not None:
+            return logprobs_and_hits(self.decoder, states, labels)
         if targets is None:
             return self.decoder.logits(states).float()
         return token_logprobs(self.decoder, states, targets)
@@ -176,7 +196,7 @@ def save_policy(
             adapter = folder / ("last" if last else "adapter")
             with replace_folder(adapter) as partial:
                 save_adapter(model, state_dict, partial)
-                tokenizer.save_pretrained(partial)
+                save_tokenizer(tokenizer, partial)
                 write_card(partial, "" if merge else card)
         if not merge:
             return adapter

@@ -1,11 +1,15 @@
 """The figures that benchmarks/methods.py reads from the files of runs."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
+import methods
 import numpy as np
 import pytest
-from methods import compare, flags_of, iterations, mean_curve
+from methods import GRAPHS, compare, flags_of, iterations, mean_curve, walk_on_graphs
+
+from lmgym.environments.random_walks import draw_random_walks
 
 
 def write_evaluations(folder: Path, *evaluations: list[float]) -> None:
@@ -55,3 +59,29 @@ def test_only_methods_that_compare_replies_get_groups() -> None:
     assert flags_of("ppo", ("--ppo_epochs", "4"), 10) == []
     assert flags_of("reinforce_pp", ("--ppo_epochs", "4"), 10) == ["--method", "reinforce_pp", "--ppo_epochs", "4"]
     assert "--num_generations" in flags_of("rloo", (), 10)
+
+
+def test_runs_on_graphs_go_on_where_they_stopped_and_are_averaged_over_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[tuple[int, str, int]] = []
+
+    def walk_on(graph: int, method: str, seed: int, start: Path) -> dict[str, float]:
+        played.append((graph, method, seed))
+        worth = 0.9 if graph == 1000 else 0.7 + 0.1 * seed
+        return {"graph": graph, "seed": seed, "sampled": worth, "greedy": 1.0}
+
+    monkeypatch.setattr(methods, "walk_on", walk_on)
+    monkeypatch.setattr(methods, "make_start", lambda folder, graph: folder)
+    monkeypatch.setattr(methods, "optimality", lambda folder, graph: {"sampled": 0.3, "greedy": 0.3})
+    found: dict = {}
+    for seeds in ([0], [0, 1]):
+        asked = Namespace(graphs=[1000, 1002], seeds=seeds, methods=["ppo"])
+        walk_on_graphs(found, asked, tmp_path, lambda: None)
+    assert played == [(1000, "ppo", 0), (1002, "ppo", 0), (1000, "ppo", 1), (1002, "ppo", 1)]
+    assert found["graphs"]["1000"]["walks"] == pytest.approx(0.352, abs=1e-3)
+    means = found["means"]["ppo"]
+    assert means["sampled"] == pytest.approx((0.9 + 0.9 + 0.7 + 0.8) / 4)
+    # two graphs are two units, whatever the number of runs
+    assert means["sampled_high"] - means["sampled_low"] > 0.5
+    assert not any((draw_random_walks(graph, walks=0).shortest == 10).any() for graph in GRAPHS)

@@ -1,6 +1,5 @@
-"""The rows and files of docs/real_model.md are valid; its commands are tested with those of the other pages."""
+"""The files of docs/real_model.md are valid; its commands are tested with those of the other pages."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,21 +7,8 @@ from printed_blocks import written_file
 
 from lmgym.apps.chat.loading import load_experiment
 from lmgym.cli.get import MODELS
-from lmgym.data.pairs import validate
-from lmgym.data.records import read_records
 
-PAGE = (Path(__file__).parents[3] / "docs/real_model.md").read_text(encoding="utf-8")
 FILES = {name: written_file("docs/real_model.md", f"outputs/{name}.py") for name in ("talk", "speak_to_you")}
-
-
-def test_the_rows_of_the_page_are_read_as_pairs(tmp_path: Path) -> None:
-    rows = [line.strip() for line in PAGE.splitlines() if line.startswith('    {"')]
-    assert len(rows) == 4
-    for row in rows:
-        assert json.loads(row)
-        (tmp_path / "row.jsonl").write_text(row + "\n")
-        pairs, rejections = validate(read_records(str(tmp_path / "row.jsonl")))
-        assert (len(pairs), rejections) == (1, [])
 
 
 def test_the_chat_experiment_has_a_scorer_that_prefers_short_replies(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_trained_weights_are_counted_and_wrong_names_refused_before_weights_are_
     counted = count_weights(policy.config, settings, causal=True)
     model = add_lora(policy, 3, 4, 0.0, settings.lora_target_modules, settings.modules_to_save)
     # a module that trains in full is there twice
-    assert counted == tuple(reversed(count_parameters(model)))
+    assert counted[:2] == tuple(reversed(count_parameters(model)))
     with pytest.raises(InputError, match="'wrong' matches no linear layer"):
         count_weights(policy.config, ModelConfig(lora_rank=3, lora_target_modules="wrong"), causal=True)
 

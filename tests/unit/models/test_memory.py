@@ -29,15 +29,26 @@ WEIGHTS = 4_194_304 + 8 * (131_072 + 65_536 + 528_384 + 512) + 512
 
 def test_weights_are_counted_as_by_hand_and_as_in_the_model_itself(small_models) -> None:
     assert WEIGHTS == 9_998_848
-    assert count_weights(ten_million()) == (WEIGHTS, WEIGHTS)
+    assert count_weights(ten_million()) == (WEIGHTS, WEIGHTS, 0)
     for family in FAMILIES:
         tokenizer = load_tokenizer(str(small_models[family]))
         model, _ = load_classifier(str(small_models[family]), tokenizer)
         everything = sum(p.numel() for p in model.parameters())
-        assert count_weights(model.config) == (everything, everything)
+        assert count_weights(model.config) == (everything, everything, 0)
         lora = add_lora(model, 4, 16, 0.0)
         trainable, everything = count_parameters(lora)
-        assert count_weights(model.config, ModelConfig(lora_rank=4)) == (everything, trainable)
+        assert count_weights(model.config, ModelConfig(lora_rank=4))[:2] == (everything, trainable)
+
+
+def test_frozen_linear_layers_count_two_bytes_a_weight_in_bf16_without_deepspeed() -> None:
+    """And four in fp32; adapters of rank 1, a layer: q and o 512 each, k and v 384, three of the MLP 944; the head."""
+    settings, adapters = ModelConfig(lora_rank=1), 8 * (2 * 512 + 2 * 384 + 3 * 944)
+    linear = 8 * (131_072 + 65_536 + 528_384)
+    counts = count_weights(ten_million(), settings)
+    assert counts == (WEIGHTS + adapters + 256, adapters + 256, linear + 256)  # heads: one trained, one not
+    found = estimate_memory(ten_million(), 1000, "bf16", None, 1, settings=settings)
+    assert found.weights == 2 * (linear + 256) + 4 * (counts.total - linear - 256)
+    assert estimate_memory(ten_million(), 1000, "fp32", None, 1, settings=settings).weights == 4 * counts.total
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,21 @@ What is not weights is saved once before step 1.
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
 from full_disk import largest_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lmgym.distributed.weights import untied_weights
 from lmgym.errors import RunStopped
 from lmgym.models.forward.policies import load_policy, save_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.saving import replace_folder, try_saving
+from lmgym.models.saving import replace_folder, save_adapter, save_plain, save_tokenizer, try_saving
+from lmgym.models.small_models import build_model
 from lmgym.runs.run import Run
 from lmgym.training.setup import refuse_unsavable
 
@@ -108,3 +113,65 @@ def test_a_generation_config_that_transformers_refuses_is_kept_and_said(
     }  # fmt: skip
     again, _ = policy_of(saved)
     assert again.generation_config.temperature == 0.6
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "rope", "older"),
+    [
+        ("llama", {"rope_type": "default", "rope_theta": 500.0}, {"rope_theta": 500.0}),
+        (
+            "llama",
+            {**LLAMA3, "rope_theta": 500.0, "original_max_position_embeddings": 64},
+            {"rope_theta": 500.0, "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 64}},
+        ),
+        (
+            "phi",
+            {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25},
+            {"rope_theta": 500.0, "partial_rotary_factor": 0.25},
+        ),
+    ],
+)
+def test_a_config_has_rotary_frequencies_by_the_names_of_transformers_4_too(
+    family: str, rope: dict[str, object], older: dict[str, object], small_models, tmp_path: Path
+) -> None:
+    tokenizer = load_tokenizer(str(small_models["llama"]))
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    model = build_model(family, tokenizer, "causal", 0, **size, max_position_embeddings=256, rope_parameters=rope)
+    save_plain(model, untied_weights(model), tmp_path, tokenizer)
+    config = json.loads((tmp_path / "config.json").read_text())
+    names = ("rope_theta", "rope_scaling", "partial_rotary_factor")
+    assert {name: config[name] for name in names if name in config} == older
+    loaded, ids = AutoModelForCausalLM.from_pretrained(tmp_path), torch.arange(5, 20)[None]
+    assert loaded.config.rope_parameters == model.config.rope_parameters
+    with torch.no_grad():
+        assert torch.equal(loaded.eval()(ids).logits, model.eval()(ids).logits)
+
+
+def test_a_tokenizer_is_saved_by_the_names_of_transformers_4_and_has_the_same_ids(small_models, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(small_models["llama"])
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<|turn|>"]})
+    save_tokenizer(tokenizer, tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"  # 4 does not know TokenizersBackend
+    assert config["additional_special_tokens"] == ["<|turn|>"]  # 4 refuses a list of extra_special_tokens
+    assert "extra_special_tokens" not in config
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    text = "hello there<|turn|><|eos|>"
+    assert again(text).input_ids == tokenizer(text).input_ids
+    assert again.all_special_tokens == tokenizer.all_special_tokens
+
+
+def test_who_may_read_a_config_may_read_the_weights_beside_it(small_models, tmp_path: Path) -> None:
+    policy, tokenizer = policy_of(small_models["llama"])
+    before = os.umask(0o027)
+    try:
+        save_plain(policy, untied_weights(policy), tmp_path / "model", tokenizer)
+        adapted = add_lora(policy, 2, 4, 0.0)
+        save_adapter(adapted, untied_weights(adapted), tmp_path / "adapter")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "model/model.safetensors", tmp_path / "adapter/adapter_model.safetensors"):
+        assert path.stat().st_mode & 0o777 == 0o640

@@ -9,9 +9,8 @@ from transformers import LlamaConfig
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.generation import prompt_fitting
 from lmgym.generation.prompt_fitting import longest_prompt, prompt_lengths
-from lmgym.models.forward.logprobs import CHUNK_LOGITS
 from lmgym.models.loading import load_config, load_tokenizer
-from lmgym.models.memory import MemoryEstimate
+from lmgym.models.memory import CHUNK_LOGITS, MemoryEstimate
 from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn
 from ppo import check as checks
@@ -75,7 +74,7 @@ def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(con
 def test_what_is_counted_is_what_a_run_trains_and_copies(family: str, unfrozen: int, small_models) -> None:
     config = PPOConfig("x", ModelConfig(str(small_models[family])))
     config = change(config, method={"num_layers_unfrozen": unfrozen})
-    whole, trained = checks._count(config, load_config(config.policy.model))
+    whole, trained, _ = checks.count_trained(config, load_config(config.policy.model))
     actor, reference = build(config, load_tokenizer(config.policy.model))
     assert isinstance(reference, Reference)
     assert count_parameters(actor.policy) == (trained, whole)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
     state.alarm.update(2, 0.2, -0.2, 0.1)
     state.before, state.rounding, state.critic_is_ready = {"eval/eval_scorer": 0.2}, 1 / 30, True
     state.best.improve(8, 0.25)
-    state.reward_is_flat = True
+    state.reward_is_flat, state.equal_iterations = True, -1
     found, fresh = LoopState.fresh(config), LoopState.fresh(config)
     found.restore(json.loads(json.dumps(state.as_json())))
     for part in fields(LoopState):
@@ -146,6 +147,50 @@ def test_rewards_without_variance_are_told_once_and_again_after_others() -> None
     )
     [told] = reward_notes(grouped, LoopState.fresh(grouped), heard[0], spread)
     assert "all equal in every group" in told
+
+
+def spreads_told(config: PPOConfig, shares: Sequence[float], state: LoopState | None = None) -> list[list[str]]:
+    """The lines of iterations in which these shares of the groups have equal rewards."""
+    state = state or LoopState.fresh(config)
+    said = []
+    for share in shares:
+        metrics = {"groups/reward_std": 0.1, "groups/equal_rewards": share}
+        said.append(reward_notes(config, state, [episode((EOS,), 0.1), episode((EOS,), 0.2)], metrics))
+        state.iteration += 1
+    return said
+
+
+def test_most_groups_of_equal_rewards_are_warned_of_once_in_a_run() -> None:
+    config = PPOConfig("x", rollout=RolloutConfig(num_generations=4), method=MethodConfig("grpo"))
+    first, *others = spreads_told(config, [0.75, 0.75, 0.0, 0.75, 0.75])
+    assert len(first) == 1
+    assert first[0].startswith("warning: rewards of 4 replies to a prompt: standard deviation 0.1, all equal in 75%")
+    assert "of the groups, which teach nothing" in first[0]
+    assert "--max_refills 10 (dynamic sampling), more --num_generations" in first[0]
+    assert others == [[], [], [], []]
+    assert spreads_told(config, [0.5]) == [
+        ["rewards of 4 replies to a prompt: standard deviation 0.1; all equal in 50% of the groups"]
+    ]
+
+
+def test_later_in_a_run_two_iterations_in_a_row_are_needed_for_that_warning() -> None:
+    config = PPOConfig("x", rollout=RolloutConfig(num_generations=4), method=MethodConfig("grpo"))
+    said = spreads_told(config, [0.1, 0.9, 0.2, 0.9, 0.6, 0.9])
+    assert [len(lines) for lines in said] == [1, 0, 0, 0, 1, 0]
+    assert "warning: iteration 5: " in said[4][0]
+    assert "60% of the groups" in said[4][0]
+    assert len(said[4][0]) < 300
+    resumed = LoopState.fresh(config)
+    resumed.iteration, resumed.equal_iterations = 5, -1
+    assert spreads_told(config, [0.9, 0.9], resumed) == [[], []]
+
+
+def test_the_warning_suggests_what_is_not_set_yet_and_is_for_methods_that_compare_replies() -> None:
+    dapo = PPOConfig("x", rollout=RolloutConfig(num_generations=4), method=MethodConfig("dapo"))
+    assert "by a larger --max_refills, more" in spreads_told(dapo, [0.75])[0][0]
+    alone = PPOConfig("x", rollout=RolloutConfig(num_generations=4), method=MethodConfig("reinforce_pp"))
+    assert [len(lines) for lines in spreads_told(alone, [0.75, 0.75])] == [1, 0]
+    assert "warning" not in spreads_told(alone, [0.75])[0][0]
 
 
 @pytest.mark.parametrize(

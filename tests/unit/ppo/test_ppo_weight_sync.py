@@ -7,6 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.generation.protocol import Sampling
+from lmgym.models.classifiers import round_frozen_layers
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_rows
@@ -78,6 +79,60 @@ def test_what_samples_in_bf16_shares_all_but_rounded_linear_layers_and_a_tied_he
     assert sum(p.numel() for p in copies) == words + sum(
         m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not model.lm_head
     )
+
+
+def logprobs_of(actor: ActorCritic) -> torch.Tensor:
+    """Of the last 8 tokens of ROWS, under autocast."""
+    targets = torch.tensor([id_ for row in ROWS for id_ in row[-8:]])
+    with torch.autocast("cpu", torch.bfloat16):
+        return actor(pack_rows(ROWS, [8] * len(ROWS)), targets)[0]
+
+
+@pytest.mark.parametrize("way", ["lora", "hydra"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_frozen_weight_is_in_memory_once_in_bf16_for_policy_reference_and_sampler(way: str, tied: bool) -> None:
+    """All storages that a run holds are counted; its log-probabilities are those of fp32 weights under autocast."""
+    model = make("qwen3", tie_word_embeddings=tied)
+    actor = ActorCritic(add_lora(model, 2, 4, 0.0)) if way == "lora" else ActorCritic(model, frozen_layers=1)
+    before = logprobs_of(actor)
+    round_frozen_layers(actor.policy)
+    assert torch.equal(logprobs_of(actor), before)
+    sampler, reference = SamplingPolicy(actor, NoText(), "bf16", False, False, rows=8), Reference.of(actor)
+    assert (reference is None) == (way == "lora")
+    if reference is not None:
+        reference.round(everything=False)
+    models = [actor, sampler.policy, *([reference.model] if reference else [])]
+    held = {p.data_ptr(): p.nbytes for model in models for p in model.parameters()}
+    linear = [m for m in actor.policy.modules() if isinstance(m, torch.nn.Linear)]
+    frozen = sum(m.weight.numel() for m in linear if not m.weight.requires_grad and m is not actor.causal.lm_head)
+    trained = sum(m.weight.numel() for m in linear if m.weight.requires_grad and m is not actor.causal.lm_head)
+    head = actor.causal.lm_head.weight.numel()
+    others = sum(p.nbytes for p in actor.parameters()) - sum(m.weight.nbytes for m in linear)
+    # a rounded copy of what is trained samples, another of it is the reference; a frozen head is held once, or, tied,
+    # as fp32 embeddings (in `others`) and in bf16 for sampling; one that learns is there three times
+    expected = 2 * frozen + (4 + 2 + 2 * (way == "hydra")) * trained
+    if tied:
+        others += 4 * head
+        expected += 2 * head
+    else:
+        expected += 2 * head if way == "lora" else (4 + 2 + 2) * head
+    norms = sum(p.nbytes for name, p in model.named_parameters() if p.requires_grad and "norm" in name)
+    assert sum(held.values()) == expected + others + norms * (way == "hydra")
+
+
+def test_a_sampler_follows_what_is_trained_above_frozen_layers_in_bf16() -> None:
+    actor = ActorCritic(make("qwen3"), frozen_layers=1)
+    round_frozen_layers(actor.policy)
+    sampler = SamplingPolicy(actor, NoText(), "bf16", False, False, rows=8)
+    sampler.sync()
+    lower, upper = (block.mlp.up_proj.weight for block in actor.causal.model.layers)
+    with torch.no_grad():
+        upper.add_(1)
+    sampler.sync(1)
+    mine = [block.mlp.up_proj.weight for block in sampler.policy.model.layers]
+    assert mine[0] is lower
+    assert lower.dtype == torch.bfloat16
+    assert torch.equal(mine[1], upper.to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("family", SIZES)

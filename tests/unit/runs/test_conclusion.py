@@ -41,6 +41,12 @@ def test_an_interval_that_holds_the_value_before_is_no_clear_change(low: float, 
     assert ("no clear change" in said) == unclear
 
 
+def test_a_change_that_the_printed_digits_do_not_show_is_none(tmp_path: Path) -> None:
+    before, after = accuracy(0, 0.5001, 0.4, 0.6), accuracy(9, 0.5002, 0.4, 0.7)
+    [said, _] = conclude(finished(tmp_path / "run", "reward_models", {}, before, after))
+    assert said.startswith("result: accuracy on held-out rows stayed at 0.5 (95% interval")
+
+
 def test_a_policy_says_what_was_not_optimised_and_chats_with_its_scorers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +60,15 @@ def test_a_policy_says_what_was_not_optimised_and_chats_with_its_scorers(
         "per reply",
         f"next: lmgym chat {tmp_path}/run/model --scorers a=b/model --best_of 4",
     ]
+
+
+@pytest.mark.parametrize(("equal", "told"), [(0.75, True), (0.5, False), (None, False)])
+def test_a_policy_says_that_most_groups_of_its_last_iteration_taught_nothing(
+    equal: float | None, told: bool, tmp_path: Path
+) -> None:
+    lines = [{"step": step, "eval/reward/mean": 0.1, "groups/equal_rewards": equal} for step in (0, 9)]
+    [said, _] = conclude(finished(tmp_path / "run", "ppo", {}, *lines))  # type: ignore[arg-type]
+    assert ("all rewards equal in 75% of the last groups" in said) == told
 
 
 @pytest.mark.parametrize("lines", [[], [{"step": 9, "eval/perplexity": 20.0}]])

@@ -1,4 +1,4 @@
-"""Losses over next tokens against numbers worked out by hand, torch's own, and at the edges of fp32."""
+"""The loss by a teacher's probabilities against numbers worked out by hand, torch's own, and at the edges of fp32."""
 
 import math
 
@@ -14,25 +14,10 @@ IGNORED = -100
 LOGITS = torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [0.98, 0.01, 0.01]]]).log()
 
 
-def next_token_loss(logits: torch.Tensor, targets: torch.Tensor) -> sft.losses.SumAndCount:
-    """The loss of padded rows, in which `logits[:, t]` predict `targets[:, t + 1]`."""
-    counts = targets[:, 1:] != IGNORED
-    return sft.losses.next_token_loss(logits[:, :-1][counts], targets[:, 1:][counts])
-
-
 def soft_binary_entropy(logits: torch.Tensor, tokens: torch.Tensor, odds: torch.Tensor) -> sft.losses.SumAndCount:
     """The same with a teacher's probabilities."""
     counts = (tokens[:, 1:] != IGNORED) & (odds[:, 1:] != IGNORED)
     return sft.losses.soft_binary_entropy(logits[:, :-1][counts], tokens[:, 1:][counts], odds[:, 1:][counts])
-
-
-def test_cross_entropy_is_that_of_the_token_after_each_place() -> None:
-    total, count = next_token_loss(LOGITS, torch.tensor([[0, 1, 2]]))
-    assert total.item() == pytest.approx(-math.log(1 / 4) - math.log(8 / 10), abs=1e-6)
-    assert count.item() == 2
-    total, count = next_token_loss(LOGITS, torch.tensor([[0, IGNORED, 2]]))
-    assert total.item() == pytest.approx(-math.log(8 / 10), abs=1e-6)
-    assert count.item() == 1
 
 
 def test_binary_entropy_is_between_the_targets_probability_and_the_teachers() -> None:
@@ -85,13 +70,11 @@ def test_a_probability_that_rounds_to_one_keeps_the_exact_logarithm_of_what_is_l
     assert total.item() == pytest.approx(30.0, rel=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["hard", "soft"])
-def test_where_all_is_ignored_sum_count_and_gradients_are_0(loss: str) -> None:
+def test_where_all_is_ignored_sum_count_and_gradients_are_0() -> None:
     logits = torch.full((2, 5, 7), 1e4, requires_grad=True)
     targets = torch.full((2, 5), IGNORED)
     targets[:, 0] = 3  # nothing predicts the first
-    soft = loss == "soft"
-    total, count = soft_binary_entropy(logits, targets, targets.float()) if soft else next_token_loss(logits, targets)
+    total, count = soft_binary_entropy(logits, targets, targets.float())
     total.backward()
     assert (total.item(), count.item()) == (0.0, 0)
     assert torch.equal(logits.grad, torch.zeros_like(logits))

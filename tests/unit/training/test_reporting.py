@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from launching import words
 
-from lmgym.training.model_card import figures_table
+from lmgym.training.model_card import figures_table, policy_card
 from lmgym.training.probes import Report, join_reports
 from lmgym.training.reporting import overfitting, rising, show_table
 
@@ -58,6 +58,15 @@ def test_a_model_card_has_both_figures_where_there_are_both() -> None:
         "| measure | before training | after |", "|---|---|---|", "| loss | 0.7500 | 0.5000 |", "| ties |  | 0.0000 |",
     ]  # fmt: skip
     assert figures_table({"loss": 0.5}, {}).splitlines() == ["| measure | value |", "|---|---|", "| loss | 0.5000 |"]
+
+
+def test_a_model_card_names_a_base_of_the_hub_and_no_folder_and_says_how_to_serve(tmp_path) -> None:
+    whole = policy_card("chat", "Qwen/Qwen3-0.6B@main", "SFT.", "", is_adapter=False)
+    assert "\nbase_model: Qwen/Qwen3-0.6B\n" in whole
+    assert "`vllm serve path/to/this/folder`" in whole
+    adapter = policy_card("chat", str(tmp_path), "SFT.", "", is_adapter=True)
+    assert "base_model:" not in adapter
+    assert f"`vllm serve {tmp_path} --enable-lora --lora-modules NAME=path/to/this/folder`" in adapter
 
 
 @pytest.mark.parametrize(

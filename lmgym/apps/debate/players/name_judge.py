@@ -49,7 +49,7 @@ class NameJudge:
     def load(cls, name: str, on_long: Literal["refuse", "cut"] = "refuse") -> "NameJudge":
         """The judge of a model's folder or hub id."""
         generator = load_causal(name)
-        return cls(generator.model, generator.tokenizer, on_long, decoder=generator.decoder)  # type: ignore[attr-defined]
+        return cls(generator.model, generator.tokenizer, on_long, decoder=generator.decoder)
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
         """float32 [replies]: P(name) in [0, 1]; both names of one conversation are one row of the forward pass."""

@@ -131,7 +131,12 @@ def write_episode(folder: Path, instance: Mapping[str, Any], records: Records) -
     if records.failure:
         _write(folder / FAILURE, {"failure": records.failure})
     elif records.scores is not None:
-        _write(folder / SCORES, records.scores)
+        write_scores(folder, records.scores)
+
+
+def write_scores(folder: Path, scores: Mapping[str, Any]) -> None:
+    """Writes the scores of an episode, in place of earlier ones."""
+    _write(folder / SCORES, scores)
 
 
 def _write(path: Path, content: Any) -> None:
@@ -175,10 +180,19 @@ def read_scores(results: Path) -> list[EpisodeScore]:
     for path in sorted(results.rglob(SCORES), key=_in_order):
         try:
             # clembench's folders: GAME/EXPERIMENT/EPISODE/scores.json
-            scores.append(episode_score(read_json(path), path.parents[2].name, path.parents[1].name))
+            names = path.parents[2].name, path.parents[1].name
+            scores.append(episode_score(read_json(path), *names, _game_id(path.parent / INSTANCE)))
         except (OSError, ValueError) as error:
             _say_left_out(path.parent, error)
     return scores
+
+
+def _game_id(path: Path) -> Any:
+    """The id in an instance.json; empty without one, as in published records."""
+    try:
+        return read_json(path)["game_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _say_left_out(folder: Path, error: Exception) -> None:

@@ -3,7 +3,7 @@
 - %Played of a game is 100 times the share of episodes that were not aborted; Quality is the mean Main Score over the
   episodes that have one; both are rounded to 2 digits.
 - A suite's %Played and Quality are the means over its games, rounded to 2; its score is their product / 100, rounded.
-  Rounding follows Python's `round`.
+- Every step is rounded as numpy rounds, from which Python's `round` differs: 44.495 is 44.5, and not 44.49.
 - Episodes that are missing, because they failed or were never played, flatter a score: coverage says how many.
 """
 
@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from lmgym.apps.games.dialogue.scoring import ABORTED, MAIN_SCORE
 from lmgym.errors import shown
@@ -27,11 +29,13 @@ class EpisodeScore:
     experiment: str
     aborted: bool
     main_score: float
-    """0 to 100; nan if there is none"""
+    """0 to 100, of static EQ-Bench also below 0; nan if there is none"""
+    game_id: str = ""
+    """of the instance; empty if it is not known"""
 
 
-def episode_score(content: Any, game: str, experiment: str) -> EpisodeScore:
-    """The score in the content of a scores.json; the names are for one whose `meta` is empty.
+def episode_score(content: Any, game: str, experiment: str, game_id: Any = "") -> EpisodeScore:
+    """The score in the content of a scores.json; the names and the id are for one whose `meta` is empty.
 
     Raises ValueError for content without the scores, and for a Main Score that no clembench game gives.
     """
@@ -44,10 +48,10 @@ def episode_score(content: Any, game: str, experiment: str) -> EpisodeScore:
     game, experiment = str(meta.get("game_name") or game), str(meta.get("experiment_name") or experiment)
     if aborted and (main is None or main != main):
         main = math.nan  # of an aborted game, which has no score
-    elif isinstance(main, bool) or not isinstance(main, int | float) or not 0 <= main <= 100:
+    elif isinstance(main, bool) or not isinstance(main, int | float) or not -math.inf < main <= 100:
         found = f"game {shown(game)}, {'aborted' if aborted else 'not aborted'}: {MAIN_SCORE} is {shown(main)}"
-        raise ValueError(f"{found}; needed: 0 to 100")
-    return EpisodeScore(game, experiment, aborted, float(main))
+        raise ValueError(f"{found}; needed: a number up to 100")
+    return EpisodeScore(game, experiment, aborted, float(main), str(meta.get("game_id", game_id)))
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class GameScore:
     @property
     def score(self) -> float:
         """%Played times Quality / 100; 0 if no episode has a Main Score."""
-        return 0.0 if math.isnan(self.quality) else round(self.played * self.quality / 100, 2)
+        return 0.0 if math.isnan(self.quality) else _product(self.played, self.quality)
 
 
 @dataclass(frozen=True)
@@ -95,15 +99,24 @@ def suite_score(episodes: Sequence[EpisodeScore], expected: Mapping[str, int] | 
     missing = {name: GameScore(math.nan, math.nan, 0, number) for name, number in counts.items() if name not in games}
     if not games:
         return SuiteScore(None, None, None, missing)
-    played = round(fmean(game.played for game in games.values()), 2)
+    played = _rounded(fmean(game.played for game in games.values()))
     qualities = [game.quality for game in games.values() if not math.isnan(game.quality)]
-    quality = round(fmean(qualities), 2) if qualities else 0.0
-    return SuiteScore(round(played * quality / 100, 2), played, quality, {**games, **missing})
+    quality = _rounded(fmean(qualities)) if qualities else 0.0
+    return SuiteScore(_product(played, quality), played, quality, {**games, **missing})
 
 
 def _game_score(episodes: Sequence[EpisodeScore], expected: int | None) -> GameScore:
     played = share([not episode.aborted for episode in episodes]).times(100)
-    quality = mean([one.main_score for one in episodes if not math.isnan(one.main_score)], bounds=(0, 100))
+    scores = [one.main_score for one in episodes if not math.isnan(one.main_score)]
+    quality = mean(scores, bounds=(0, 100) if min(scores, default=0) >= 0 else None)
     assert played.value is not None, "a game has episodes"
-    rounded = math.nan if quality.value is None else round(quality.value, 2)
-    return GameScore(round(played.value, 2), rounded, len(episodes), expected, played, quality)
+    rounded = math.nan if quality.value is None else _rounded(quality.value)
+    return GameScore(_rounded(played.value), rounded, len(episodes), expected, played, quality)
+
+
+def _product(played: float, quality: float) -> float:
+    return _rounded(played / 100 * quality)
+
+
+def _rounded(value: float) -> float:
+    return float(np.round(value, 2))

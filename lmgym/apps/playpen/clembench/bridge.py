@@ -97,21 +97,21 @@ class Bridge:
             threading.Thread(target=target, name=f"bridge to {spec.name}", daemon=True).start()
         self.versions: Mapping[str, Any] = self._answer("ready")
 
-    def instances(self) -> Mapping[str, Any]:
-        """The game's experiments with their instances. Raises InputError for a game without any."""
-        self._send({"do": "instances"})
-        found = self._answer("instances")
-        if not any(experiment.get("game_instances") for experiment in found.get("experiments") or ()):
-            raise InputError(f"{self.spec.name} has no instances; needed: in/instances.json in its folder")
+    def score(
+        self, experiment: Mapping[str, Any], instance: Mapping[str, Any], interactions: Mapping[str, Any]
+    ) -> Over:
+        """The scores that the game's own scorer gives recorded interactions, or why it gives none."""
+        number = self._new()
+        order = {"experiment": experiment, "instance": instance, "interactions": interactions}
+        found = self._next(number, {"do": "score", "episode": number, **order})
+        assert isinstance(found, Over), "a scorer asks for no reply"
         return found
 
     def start(
         self, experiment: Mapping[str, Any], instance: Mapping[str, Any], players: list[str], seed: int
     ) -> tuple[int, Asked | Over]:
         """(the number of a new episode, its first turn or end). `players` are models' names; "mock" plays by script."""
-        with self._lock:
-            number = next(self._numbers)
-            self._waiting[number] = queue.SimpleQueue()
+        number = self._new()
         order = {"experiment": experiment, "instance": instance, "players": players, "seed": seed}
         return number, self._next(number, {"do": "start", "episode": number, **order})
 
@@ -142,6 +142,12 @@ class Bridge:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _new(self) -> int:
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = queue.SimpleQueue()
+        return number
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin

@@ -19,7 +19,9 @@ from lmgym.apps.playpen.registries.models import MOCKS
 from lmgym.apps.playpen.registries.own_games import OWN_GAMES, OwnGame
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.environments.protocol import Observation, ScoreRequest, StepResult, Task
+from lmgym.errors import InputError, one_line, shown_path
 from lmgym.generation.protocol import ReplyScript
+from lmgym.runs.files import read_json
 from lmgym.text import from_messages
 
 REWARD, FAILED = "episode_reward", "episode_failure"
@@ -59,7 +61,19 @@ class ClembenchGame:
 
     @cached_property
     def _instances(self) -> Sequence[Mapping[str, Any]]:
-        return self.bridge.instances()["experiments"]
+        name = str(self.spec.get("instances") or "instances").removesuffix(".json")
+        path = Path(str(self.spec.get("game_path"))) / "in" / f"{name}.json"
+        try:
+            experiments = read_json(path)["experiments"]
+            found = [one for one in experiments if one["name"] and isinstance(one["game_instances"], list)]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{self.spec.name} has no instances: {shown_path(path)} cannot be read ({one_line(str(error), 60)}); "
+                "needed: a whole checkout"
+            ) from error
+        if not any(experiment["game_instances"] for experiment in found):
+            raise InputError(f"{self.spec.name} has no instances; needed: some in {shown_path(path)}")
+        return found
 
     def environment(self) -> "ClembenchEpisode":
         """A new environment."""

@@ -1,10 +1,10 @@
 """The other end of the bridge: plays episodes of one game of clembench. Runs in an environment that has clemcore.
 
 `python worker.py FOLDER GAME`. Imports nothing of lmgym. Lines of JSON, a message each (see bridge.py):
-- in: {"do": "instances"}, {"do": "start", "episode", "experiment", "instance", "players", "seed"},
-  {"do": "reply", "episode", "text"}, {"do": "stop", "episode"}
-- out: {"ready"}, {"instances"}, {"episode", "seat", "messages"}, {"episode", "over": {scores, interactions, requests,
-  error, scorer_error}}
+- in: {"do": "start", "episode", "experiment", "instance", "players", "seed"}, {"do": "reply", "episode", "text"},
+  {"do": "stop", "episode"}, {"do": "score", "episode", "experiment", "instance", "interactions"}
+- out: {"ready"}, {"episode", "seat", "messages"}, {"episode", "over": {scores, interactions, requests, error,
+  scorer_error}}
 
 Each episode is a thread, whose model hands out the messages that it is asked with, and waits: games that ask their
 players within `step`, or that have only `play`, need nothing special. One thread runs at a time, and each has its own
@@ -123,7 +123,7 @@ class Episode:
                     over["error"] = described(error)
                 over |= self.records()
                 if not over["error"]:
-                    over |= self.score(over["interactions"])
+                    over |= scored(self.benchmark, self.order, over["interactions"])
         except Stopped:
             return
         self.channel.send({"episode": self.number, "over": over})
@@ -150,14 +150,15 @@ class Episode:
         found = {"interactions": self.recorder.interactions, "requests": self.recorder.requests}
         return json.loads(json.dumps(found, default=str))
 
-    def score(self, interactions: dict[str, Any]) -> dict[str, Any]:
-        """The scores of the game's own scorer, or its failure."""
-        try:
-            scorer = self.benchmark.create_game_scorer(self.order["experiment"], self.order["instance"])
-            scorer.compute_scores(json.loads(json.dumps(interactions)))
-            return {"scores": json.loads(json.dumps(scorer.scores, default=plain))}
-        except Exception as error:
-            return {"scorer_error": described(error)}
+
+def scored(benchmark: Any, order: dict[str, Any], interactions: dict[str, Any]) -> dict[str, Any]:
+    """The scores of the game's own scorer, or its failure."""
+    try:
+        scorer = benchmark.create_game_scorer(order["experiment"], order["instance"])
+        scorer.compute_scores(json.loads(json.dumps(interactions)))
+        return {"scores": json.loads(json.dumps(scorer.scores, default=plain))}
+    except Exception as error:
+        return {"scorer_error": described(error)}
 
 
 def make_models(backends: Any, episode: Episode) -> list[Any]:
@@ -214,7 +215,9 @@ def load_game(folder: str, game: str) -> Any:
     [spec] = [spec for spec in registry.GameSpec.from_directory(folder) if spec.game_name == game]
     for path in (os.path.dirname(folder), folder):
         sys.path.insert(0, path)
-    return benchmarks.load_from_spec(spec, do_setup=False)
+    if load := getattr(benchmarks, "load_from_spec", None):
+        return load(spec, do_setup=False)
+    return benchmarks.GameBenchmark.load_from_spec(spec)  # of clemcore 3
 
 
 def serve(channel: Channel, benchmark: Any, game: str) -> None:
@@ -223,16 +226,14 @@ def serve(channel: Channel, benchmark: Any, game: str) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         match order["do"]:
-            case "instances":
-                try:
-                    benchmark.setup()
-                    channel.send({"instances": benchmark.instances})
-                except Exception as error:
-                    channel.send({"instances": None, "error": described(error)})
             case "start":
                 episodes[order["episode"]] = Episode(channel, benchmark, game, order)
             case "reply":
                 episodes[order["episode"]].replies.put(order["text"])
+            case "score":
+                over = {"scores": None, "interactions": None, "requests": None}
+                over |= scored(benchmark, order, order["interactions"])
+                channel.send({"episode": order["episode"], "over": over})
             case "stop":
                 if episode := episodes.pop(order["episode"], None):
                     episode.replies.put(None)

@@ -1,8 +1,8 @@
 """The registry of games: those of game_registry.json or of --games before our own, which are packaged.
 
-Only the folders that are named are read, and nothing is run. A folder of clembench has a clemgame.json for each game
-(one spec or several), at most MOST_DEPTH folders below. A game is code: what a registry names that just lies in the
-current folder can be listed, and is played only if --games names the registry.
+Only the folders that are named are read, and the folder `clembench` in the current one; nothing is run. A folder of
+clembench has a clemgame.json for each game (one spec or several), at most MOST_DEPTH folders below. A game is code:
+what just lies in the current folder, a registry or a checkout, can be listed, and is played only if --games names it.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,10 @@ from lmgym.apps.playpen.registries.specs import (
     refuse_misspelt,
     unify,
 )
+from lmgym.console import say
 from lmgym.errors import InputError, listed, shown, shown_path
 
-REGISTRY = "game_registry.json"
+REGISTRY, CHECKOUT = "game_registry.json", "clembench"
 GAME_FILE, MASTER = "clemgame.json", "master.py"
 MOST_DEPTH = 3
 MOST_PLAYERS = 99
@@ -67,6 +68,10 @@ class GameRegistry:
             raise InputError(f"no game matches {shown(selector)}; needed: a part of a spec of {listed(self.names, 30)}")
         return self._first_of_each_name(matches)
 
+    def get_game_specs_that_unify_with(self, selector: str) -> list[Spec]:
+        """`select`, by the name that trainers written for clemcore call."""
+        return self.select(selector)
+
     @property
     def names(self) -> list[str]:
         """The names, each once."""
@@ -89,18 +94,23 @@ def _unify_game(fields: dict[str, Any], spec: Spec) -> Spec | None:
 
 
 def load_games(path: str | None = None) -> GameRegistry:
-    """The games of a checkout or a registry's file, else of the current folder's game_registry.json, then our own.
+    """The games of a checkout or a registry's file, else of those in the current folder, then our own.
+
+    Those of the current folder are its game_registry.json, and its folder clembench, which is named on stderr.
 
     Raises InputError for a faulty file, a folder that is no checkout, and games without a name or players.
     """
     own = [Spec(game.fields) for game in OWN_GAMES.values()]
-    given = Path(path).expanduser() if path else Path.cwd() / REGISTRY
-    if path and given.is_dir():
-        return GameRegistry([*read_checkout(given), *own])
-    if not path and not given.exists():
-        return GameRegistry(own)
-    found = _read_registry(given)
-    return GameRegistry([*(found if path else [replace(spec, unnamed=str(given)) for spec in found]), *own])
+    if path:
+        given = Path(path).expanduser()
+        return GameRegistry([*(read_checkout(given) if given.is_dir() else _read_registry(given)), *own])
+    registry, checkout = Path.cwd() / REGISTRY, Path.cwd() / CHECKOUT
+    found = [replace(s, unnamed=REGISTRY) for s in _read_registry(registry)] if registry.exists() else []
+    if checkout.is_dir() and any(_game_files(checkout, 0)):
+        games = [replace(spec, unnamed=CHECKOUT) for spec in read_checkout(Path(CHECKOUT))]
+        say(f"{CHECKOUT}/ in this folder: {len(games)} games; to run them: --games {CHECKOUT}", error=True)
+        found += games
+    return GameRegistry([*found, *own])
 
 
 def _read_registry(path: Path) -> list[Spec]:
@@ -162,9 +172,14 @@ def refuse_unnamed(spec: Spec) -> None:
     """Raises InputError, with the flag that names it, for a game whose code the user has not named."""
     if spec.unnamed:
         raise InputError(
-            f"{spec.name} is code in {shown_path(spec.get('game_path'))}, which {REGISTRY} of this folder names; "
-            f"needed, to run it: --games {shown_path(spec.unnamed)}"
+            f"{spec.name} is code in {shown_path(spec.get('game_path'))}, of {spec.unnamed} in this folder; needed, to "
+            f"run it: --games {shown_path(spec.unnamed)}"
         )
+
+
+def is_static(spec: Spec) -> bool:
+    """True for a game of the static suite: questions, of one turn."""
+    return any("static" in str(version) for version in spec.get("benchmark") or ())
 
 
 def is_own(spec: Spec) -> bool:

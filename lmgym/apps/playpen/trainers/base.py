@@ -3,7 +3,6 @@
 import abc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from lmgym.apps.games.dialogue.records import Records, write_episode
 from lmgym.apps.playpen.clembench.clembench_game import open_game
@@ -11,6 +10,7 @@ from lmgym.apps.playpen.episodes import pair_name, write_experiment, write_playe
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import Game, GameTask, play, tasks_of
 from lmgym.apps.playpen.registries.games import GameRegistry
+from lmgym.apps.playpen.trainers.stepping import GameEnv, SeatedPlayer, StepRolloutBuffer
 from lmgym.console import say
 
 RECORDS = "playpen-records"
@@ -19,14 +19,20 @@ RECORDS = "playpen-records"
 class BaseCallback:
     """Hooks of a trainer; each does nothing unless it is overridden."""
 
+    trainer: "BasePlayPen | None" = None
+    """that it was added to"""
+
     def on_training_start(self) -> None:
         """Called before `learn` begins to learn."""
 
     def on_training_end(self) -> None:
         """Called after `learn` has learned."""
 
-    def on_rollout_start(self, game: Game, num_timesteps: int) -> None:
+    def on_rollout_start(self, game: Game | GameEnv, num_timesteps: int) -> None:
         """Called before episodes of a game are played; `num_timesteps` replies were given before."""
+
+    def on_step(self) -> None:
+        """Called after each reply of `_collect_rollouts`."""
 
     def on_episode(self, task: GameTask, records: Records, num_timesteps: int) -> None:
         """Called after an episode; `num_timesteps` is the number of replies before it."""
@@ -56,15 +62,16 @@ class BasePlayPen(abc.ABC):
 
     def add_callback(self, callback: BaseCallback) -> None:
         """Add a callback."""
+        callback.trainer = self
         self.callbacks.append(callback)
 
-    def is_learner(self, player: Model) -> bool:
-        """True for the learner."""
-        return player is self.learner
+    def is_learner(self, player: Model | SeatedPlayer) -> bool:
+        """True for the learner, and for it in a seat."""
+        return (player if isinstance(player, Model) else player.model) is self.learner
 
-    def is_teacher(self, player: Model) -> bool:
-        """True for the teacher."""
-        return player is self.teacher
+    def is_teacher(self, player: Model | SeatedPlayer) -> bool:
+        """True for the teacher, and for it in a seat."""
+        return (player if isinstance(player, Model) else player.model) is self.teacher
 
     @property
     def players(self) -> list[Model]:
@@ -95,27 +102,76 @@ class BasePlayPen(abc.ABC):
             callback.on_rollout_end()
         return found
 
+    def _collect_rollouts(
+        self, game_env: GameEnv, rollout_steps: int, rollout_buffer: StepRolloutBuffer | None = None
+    ) -> None:
+        """Plays so many steps of an environment, one by one; the last episode may be unfinished."""
+        for callback in self.callbacks:
+            callback.on_rollout_start(game_env, self.num_timesteps)
+        before = self.num_timesteps
+        for _ in range(rollout_steps):
+            player, context = game_env.observe()
+            response = player(context)
+            done, info = game_env.step(response)
+            self.num_timesteps += 1
+            if rollout_buffer is not None:
+                rollout_buffer.on_step(context, response, done, info)
+            for callback in self.callbacks:
+                callback.on_step()
+            if done:
+                for callback in self.callbacks:
+                    callback.on_episode(game_env.task, game_env.records(), before)
+                before = self.num_timesteps
+                if rollout_buffer is not None:
+                    rollout_buffer.on_done()
+                game_env.reset()
+        for callback in self.callbacks:
+            callback.on_rollout_end()
+
 
 class GameRecordCallback(BaseCallback):
-    """Writes each episode below FOLDER/PAIR/rollout0001/GAME, where an episode's number is that of its first reply."""
+    """Writes each episode below FOLDER/PAIR/rollout0001/GAME, where an episode's number is that of its last reply."""
 
-    def __init__(self, players: Sequence[Model], folder: str | Path = RECORDS) -> None:
-        self.players, self.folder = players, Path(folder) / pair_name(players)
+    def __init__(self, top_dir: str | Path = RECORDS) -> None:
+        self.top_dir = Path(top_dir)
         self.rollout = 0
         self.game = ""
 
-    def on_rollout_start(self, game: Game, num_timesteps: int) -> None:
+    @property
+    def players(self) -> list[Model]:
+        """Those of the trainer."""
+        assert self.trainer is not None, "a callback is added to a trainer"
+        return self.trainer.players
+
+    def on_rollout_start(self, game: Game | GameEnv, num_timesteps: int) -> None:
         """Begin a folder for the rollout."""
         self.rollout += 1
         self.game = game.spec.name
-        write_players(self.folder, self.players)
+        write_players(self.top_dir / pair_name(self.players), self.players)
 
     def on_episode(self, task: GameTask, records: Records, num_timesteps: int) -> None:
         """Write the episode."""
-        experiment = task.folder.split("/")[0]
-        folder = self.folder / f"rollout{self.rollout:04d}" / self.game / experiment
+        names = (f"rollout{self.rollout:04d}", self.game, task.folder.split("/")[0])
+        folder = self.top_dir / pair_name(self.players) / Path(*names)
         write_experiment(folder, self.game, task.experiment, self.players)
         write_episode(folder / f"episode_{num_timesteps + replies_in(records)}", task.instance, records)
+
+
+class RolloutProgressCallback(BaseCallback):
+    """Says how many of a rollout's steps were played, at each tenth of them."""
+
+    def __init__(self, rollout_steps: int) -> None:
+        self.rollout_steps, self.steps = rollout_steps, 0
+
+    def on_rollout_start(self, game: Game | GameEnv, num_timesteps: int) -> None:
+        """Count from 0."""
+        self.steps = 0
+
+    def on_step(self) -> None:
+        """Count a step."""
+        self.steps += 1
+        if self.steps % max(1, self.rollout_steps // 10) == 0:
+            say(f"{self.steps} of {self.rollout_steps} steps collected")
 
 
 def replies_in(records: Records) -> int:
@@ -130,25 +186,6 @@ def open_games(registry: GameRegistry, names: Sequence[str] = ()) -> list[Game]:
     return [open_game(spec, for_training=True) for spec in specs]
 
 
-def close_games(games: Sequence[Game]) -> None:
-    """End the subprocesses of games that have one."""
-    for game in games:
-        if close := getattr(game, "close", None):
-            close()
-
-
 def all_tasks(games: Sequence[Game], most: int | None = None) -> list[tuple[Game, GameTask]]:
     """The instances of games, at most `most` of each."""
     return [(game, task) for game in games for task in tasks_of(game)[:most]]
-
-
-def say_entry(name: str, base: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Prints, and returns, the entry of model_registry.json that makes a trained model playable."""
-    import json
-
-    config = {**base.get("model_config", {}), **changes.pop("model_config", {})}
-    entry = {**base, **changes, "model_name": name, "model_config": config}
-    say("To play with the trained model, add this entry to model_registry.json:")
-    for line in json.dumps(entry, indent=2, ensure_ascii=False).splitlines():
-        say(line)
-    return entry

@@ -11,7 +11,7 @@ from lmgym.apps.games.dialogue.rows import RowFilter, write_dialogue_rows
 from lmgym.apps.playpen.model_settings import context_size, model_config
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.registries.games import GameRegistry
-from lmgym.apps.playpen.trainers.base import say_entry
+from lmgym.apps.playpen.registries.specs import SOURCE_FIELD, Spec
 from lmgym.config import StageConfig
 from lmgym.console import say
 from lmgym.errors import InputError, listed, shown_path
@@ -22,6 +22,7 @@ Stage = TypeVar("Stage", bound=StageConfig)
 CORRECTIONS = {"embed_token": "embed_tokens"}
 """misspelt names of modules in Playpen's trainers, and the layer's own"""
 MOST_CONTEXT = 4096
+ENTRY = "model_registry_entry.json"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,11 @@ class LearnerSource:
 
 
 def learner_source(learner: Model) -> LearnerSource:
-    """The learner's folder or hub id. Raises InputError for one that is not in this process, or has an adapter."""
+    """The learner's folder or hub id.
+
+    Raises InputError for one that is not in this process, or has an adapter, and for a chat template that it would not
+    be trained with: after the training, it could not be played.
+    """
     spec, config = learner.spec, model_config(learner.spec)
     if spec.get("backend") != "huggingface_local":
         raise InputError(
@@ -46,10 +51,19 @@ def learner_source(learner: Model) -> LearnerSource:
             f"the learner {learner.name} has peft_model {shown_path(config['peft_model'])}; needed: a learner without "
             "an adapter, or its merged weights as huggingface_id"
         )
-    from lmgym.apps.playpen.local_player import bits_of, local_source
+    if config.get("custom_chat_template"):
+        raise InputError(
+            f"the learner {learner.name} has custom_chat_template, with which no stage trains; needed: its tokenizer "
+            "saved with that template, and premade_chat_template"
+        )
+    from lmgym.apps.playpen.local_player import bits_of, has_template, local_source, set_template
+    from lmgym.models.loading import load_tokenizer
 
+    source = local_source(spec)
+    tokenizer = load_tokenizer(source, bool(config.get("trust_remote_code")))
+    set_template(learner.name, tokenizer, config, has_template(source))
     size = min(context_size(spec) or MOST_CONTEXT, MOST_CONTEXT)
-    return LearnerSource(local_source(spec), size, bits_of(learner.name, config))
+    return LearnerSource(source, size, bits_of(learner.name, config))
 
 
 def successful_rows(rows: Path, folder: Path, games: GameRegistry) -> Path:
@@ -91,18 +105,28 @@ def corrected_modules(model: str, modules: str) -> str:
 
 
 def keep_checkpoint(learner: Model, folder: Path, result: str, suffix: str) -> Path:
-    """Renames a run's model/ or adapter/ to checkpoint-N, after N updates, and prints the entry that plays it."""
+    """Renames a run's model/ or adapter/ to checkpoint-N, after N updates, and prints the entry that plays it.
+
+    The entry is loaded once before it is printed. Raises InputError if it does not load.
+    """
     if not (folder / result).is_dir():
         raise InputError(f"{shown_path(folder)} has no {result}; found {listed(p.name for p in folder.iterdir())}")
     target = folder / f"checkpoint-{last_update(folder)}"
     shutil.rmtree(target, ignore_errors=True)
     (folder / result).rename(target)
-    base = {name: value for name, value in learner.spec.fields.items() if name != "lookup_source"}
-    if result == "adapter":
-        entry = say_entry(f"{learner.name}-{suffix}", base, model_config={"peft_model": str(target)})
-    else:
-        entry = say_entry(f"{learner.name}-{suffix}", base, huggingface_id=str(target))
-    (folder / "model_registry_entry.json").write_text(json.dumps([entry], indent=2) + "\n", encoding="utf-8")
+    config = dict(model_config(learner.spec))
+    entry = {
+        **{name: value for name, value in learner.spec.fields.items() if name != SOURCE_FIELD},
+        "model_name": f"{learner.name}-{suffix}",
+        "model_config": config | ({"peft_model": str(target)} if result == "adapter" else {}),
+    } | ({} if result == "adapter" else {"huggingface_id": str(target)})
+    from lmgym.apps.playpen.local_player import load_local_player
+
+    load_local_player(Spec(entry, str(folder / ENTRY)), entry["model_config"])
+    (folder / ENTRY).write_text(json.dumps([entry], indent=2) + "\n", encoding="utf-8")
+    say("To play with the trained model, add this entry to model_registry.json:")
+    for line in json.dumps(entry, indent=2, ensure_ascii=False).splitlines():
+        say(line)
     return target
 
 

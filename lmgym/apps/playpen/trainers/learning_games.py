@@ -80,15 +80,17 @@ def _instance_key(task: Mapping[str, Any]) -> tuple[str, str]:
 
 @final
 class LearningGame:
-    """One episode, of whichever game the task names. `blocking` if any of the games is."""
+    """One episode, of whichever game the task names, given to `record` at its end. `blocking` if any game is."""
 
     def __init__(
         self,
         games: Mapping[str, Game],
         teacher_is_programmed: bool = False,
         reward_of: Callable[[Records], float] = main_score_reward,
+        record: Callable[[Task, Records], None] = lambda task, records: None,
     ) -> None:
         self.games, self.teacher_is_programmed, self.reward_of = games, teacher_is_programmed, reward_of
+        self.record = record
         self.blocking = any(getattr(game.environment(), "blocking", False) for game in games.values())
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
@@ -160,6 +162,7 @@ class LearningGame:
 
     def _end(self) -> StepResult:
         records = self.inner.records() if not self.failure else Records(failure=self.failure)
+        self.record(self.task, records)
         fault = records.failure
         if not fault and self._aborted_by_teacher():
             fault = "the teacher aborted the game"

@@ -231,7 +231,7 @@ def exchange(python: str) -> list[dict]:
     lines = [{"out": json.loads(process.stdout.readline())}]
     order = {"experiment": EXPERIMENT, "instance": {"game_id": 1, "number": 4}, "players": ["m", "mock"], "seed": 1}
     for message in (
-        {"do": "instances"}, {"do": "start", "episode": 1, **order}, {"do": "reply", "episode": 1, "text": "5"},
+        {"do": "start", "episode": 1, **order}, {"do": "reply", "episode": 1, "text": "5"},
         {"do": "reply", "episode": 1, "text": "4"},
     ):  # fmt: skip
         process.stdin.write(json.dumps(message) + "\n")

@@ -17,6 +17,8 @@ import pytest
 
 from lmgym.apps.playpen.clembench.bridge import find_python
 from lmgym.apps.playpen.evaluation import EvalSettings
+from lmgym.apps.playpen.registries.games import load_games
+from lmgym.apps.playpen.rescoring import score_results
 from lmgym.apps.playpen.running import run_clem
 
 GAMES = ("taboo", "wordle", "wordle_withclue", "wordle_withcritic", "referencegame", "privateshared", "imagegame",
@@ -28,12 +30,15 @@ def scores_of_both(game: str, folder: Path) -> list[tuple[str | None, str | None
     """The episode scores of each episode, as text, by us and by clemcore; None where there are none."""
     ours, theirs = folder / "ours", folder / "theirs"  # `clem score` takes a game's name anywhere in a path
     checkout = str(Path(os.environ["LMGYM_CLEMBENCH"]).absolute())
-    run_clem(game, ["mock"], 0.0, 300, checkout, None, EvalSettings(folder=str(ours)))
+    run_clem([game], ["mock"], 0.0, 300, checkout, None, None, EvalSettings(folder=str(ours)))
     shutil.copytree(ours, theirs, ignore=shutil.ignore_patterns("scores.json"))
     (folder / "game_registry.json").write_text(json.dumps([{"benchmark_path": checkout}]))
     command = [str(find_python().parent / "clem"), "score", "-g", game, "-r", str(theirs)]
     subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": ""}, check=True, capture_output=True)
+    anew = shutil.copytree(ours, folder / "anew", ignore=shutil.ignore_patterns("scores.json"))
+    score_results(str(anew), load_games(checkout), [game])
     places = [path.parent.relative_to(ours) for path in sorted(ours.rglob("interactions.json"))]
+    assert [scores_in(anew / place) for place in places] == [scores_in(ours / place) for place in places]
     return [(scores_in(ours / place), scores_in(theirs / place)) for place in places]
 
 

@@ -241,7 +241,7 @@ def test_a_folder_of_another_models_results_and_an_unknown_game_are_refused(say_
     with pytest.raises(InputError, match=r"holds the results of mock-t0\.0, and not of other-t0\.0"):
         evaluate(scripted(YES, "other"), registry, EvalSettings(folder="out", game=("say",)))
     assert Path("out/clem/mock-t0.0/say").is_dir()
-    with pytest.raises(InputError, match="there is no game 'nay'"):
+    with pytest.raises(InputError, match="no game matches 'nay'; did you mean say"):
         evaluate(MOCK, registry, EvalSettings(game=("nay",)))
     with pytest.raises(InputError, match="--skip_gameplay without -r"):
         evaluate(MOCK, registry, EvalSettings(skip_gameplay=True))

@@ -1,6 +1,7 @@
 """Trainers: their base class, the file that names one, games to learn in, branches, and checkpoints."""
 
 import json
+import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -24,10 +25,12 @@ from lmgym.apps.playpen.trainers.learning_games import (
     paper_reward,
     split_tasks,
 )
+from lmgym.apps.playpen.trainers.rollout_records import RolloutRecords
 from lmgym.config import RunConfig
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError, TooLong
 from lmgym.generation.protocol import Completion, Sampling
+from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation
 from ppo.config import MethodConfig
 from sft.config import SftConfig
@@ -53,7 +56,7 @@ def test_a_trainer_collects_rollouts_and_records_are_where_playpen_puts_them(tmp
             seen.append((task.number, num_timesteps))
 
     trainer.add_callback(Watch())
-    trainer.add_callback(GameRecordCallback(trainer.players, tmp_path))
+    trainer.add_callback(GameRecordCallback(tmp_path))
     trainer.learn(SayGame(2))
     assert seen == [(0, 0), (1, 3)]
     assert trainer.num_timesteps == 6
@@ -97,10 +100,10 @@ def test_each_example_defines_a_trainer(path: Path) -> None:
 
 @pytest.mark.parametrize(("of_the_learner", "of_rollouts"), [(0.0, 1.0), (0.4, 0.4), (1.3, 1.3)])
 def test_grpo_samples_at_the_learners_temperature_or_at_1(
-    of_the_learner: float, of_rollouts: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of_the_learner: float, of_rollouts: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_models
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples/trl")
-    fields = {"model_name": "a", "backend": "huggingface_local", "huggingface_id": "b"}
+    fields = {"model_name": "a", "backend": "huggingface_local", "huggingface_id": str(small_models["gpt2"])}
     learner = Model(Spec(fields), of_the_learner, 20)
     config = import_module("grpo_lora").grpo_config(Plays(learner), tmp_path / "run", MethodConfig("grpo"))
     assert (config.rollout.temperature, config.rollout.max_new_tokens) == (of_rollouts, 20)
@@ -198,6 +201,28 @@ def test_a_teacher_has_its_own_temperature_and_says_nothing_to_what_is_too_long(
     assert set(seen) == {(0.25, 7)}
 
 
+def test_episodes_of_training_leave_records_by_rollout(tokenizers, tmp_path) -> None:
+    """Three episodes, two of which are a rollout; then another run of one episode."""
+
+    def run(record: RolloutRecords, episodes: int) -> None:
+        environments = [LearningGame({"say": SayGame()}, False, paper_reward, record) for _ in range(episodes)]
+        given = [learning_tasks([SayGame(2)], True)[0]] * episodes
+        learner, seeds = Learner(*["yes"] * 3 * episodes), list(range(episodes))
+        run_episodes(environments, given, seeds, learner, tokenizers["gpt2"], Sampling(max_new_tokens=4), GameReward())
+
+    players = [scripted(YES, "a")]
+    run(RolloutRecords(players, 2, tmp_path), 3)
+    run(RolloutRecords(players, 2, tmp_path), 1)
+    top = tmp_path / "a-t0.0"
+    found = sorted(str(path.parent.relative_to(top)) for path in top.rglob("scores.json"))
+    assert found == [
+        "rollout0001/say/easy/episode_0", "rollout0001/say/easy/episode_1", "rollout0002/say/easy/episode_0",
+        "rollout0003/say/easy/episode_0",
+    ]  # fmt: skip
+    assert (top / "rollout0002/say/easy/experiment.json").is_file()
+    assert (top / "player_models.json").is_file()
+
+
 def test_held_out_instances_are_held_out_in_every_seat() -> None:
     own = learning_tasks([SayGame(10)], False, "t")
     learned, kept = split_tasks(own, 0.2, 0)
@@ -254,21 +279,66 @@ def test_siblings_of_a_branching_point_read_its_prompt_also_if_the_teacher_abort
         assert row["rejected"][0]["content"] == said
 
 
-def test_a_trained_model_gets_its_checkpoint_and_its_registry_entry(tmp_path, capsys) -> None:
-    learner = Model(Spec({"model_name": "a", "backend": "huggingface_local", "huggingface_id": "b",
-                           "model_config": {"eos_to_cull": "x"}}))  # fmt: skip
-    for result, config in (("model", {"eos_to_cull": "x"}), ("adapter", None)):
-        folder = tmp_path / result
-        (folder / result).mkdir(parents=True)
-        (folder / "metrics.jsonl").write_text('{"step": 3}\n{"step": 7}\n')
-        (folder / "run.json").write_text("{}")
-        target = keep_checkpoint(learner, folder, result, "sft")
-        assert target == folder / "checkpoint-7"
-        [entry] = json.loads((folder / "model_registry_entry.json").read_text())
-        assert entry["model_name"] == "a-sft"
-        assert entry["huggingface_id"] == (str(target) if result == "model" else "b")
-        assert entry["model_config"] == (config or {"eos_to_cull": "x", "peft_model": str(target)})
-        assert '"model_name": "a-sft"' in capsys.readouterr().out
+def trained(folder: Path, source: Path, result: str) -> Path:
+    """The folder of a run of 7 updates, with a model or an adapter."""
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 3}\n{"step": 7}\n')
+    (folder / "run.json").write_text("{}")
+    if result == "model":
+        shutil.copytree(source, folder / result)
+    else:
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(source)
+        get_peft_model(model, LoraConfig(r=2, target_modules="all-linear")).save_pretrained(folder / result)
+    return folder
+
+
+def local(source: Path, **config: object) -> Model:
+    fields = {"model_name": "a", "backend": "huggingface_local", "huggingface_id": str(source), "model_config": config}
+    return Model(Spec(fields))
+
+
+@pytest.mark.parametrize("result", ["model", "adapter"])
+def test_a_trained_model_gets_its_checkpoint_and_its_registry_entry(result, small_models, tmp_path, capsys) -> None:
+    source = small_models["llama"]
+    folder = trained(tmp_path / "run", source, result)
+    target = keep_checkpoint(local(source, eos_to_cull="x"), folder, result, "sft")
+    assert target == folder / "checkpoint-7"
+    [entry] = json.loads((folder / "model_registry_entry.json").read_text())
+    assert entry["model_name"] == "a-sft"
+    assert entry["huggingface_id"] == str(target if result == "model" else source)
+    own = {} if result == "model" else {"peft_model": str(target)}
+    assert entry["model_config"] == {"eos_to_cull": "x", **own}
+    assert '"model_name": "a-sft"' in capsys.readouterr().out
+
+
+def test_an_entry_that_does_not_load_is_not_printed(small_models, tmp_path, capsys) -> None:
+    folder = trained(tmp_path / "run", small_models["llama"], "model")
+    (folder / "model/tokenizer.json").unlink()
+    with pytest.raises(InputError, match="token"):
+        keep_checkpoint(local(small_models["llama"]), folder, "model", "sft")
+    assert not (folder / "model_registry_entry.json").exists()
+    assert "add this entry" not in capsys.readouterr().out
+
+
+def test_a_learner_whose_template_it_would_not_be_trained_with_is_refused(small_models, tmp_path) -> None:
+    bare = shutil.copytree(small_models["gpt2"], tmp_path / "bare")
+    for path in bare.glob("chat_template*"):
+        path.unlink()
+    settings = json.loads((bare / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (bare / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match="premade_chat_template, and its tokenizer has none"):
+        learner_source(local(bare, premade_chat_template=True))
+    with pytest.raises(InputError, match="custom_chat_template, with which no stage trains"):
+        learner_source(local(bare, custom_chat_template="{{ messages[0].content }}"))
+    assert learner_source(local(bare)).model == str(bare)
+    # a stage saves the plain template with the model, which is then premade
+    tokenizer = load_tokenizer(str(bare))
+    tokenizer.save_pretrained(bare)
+    assert learner_source(local(bare, premade_chat_template=True)).model == str(bare)
 
 
 def test_sft_learns_from_the_won_games_that_the_user_chose(tmp_path) -> None:

@@ -10,7 +10,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.models.forward import logprobs as module
 from lmgym.models.forward.decoder import Decoder
-from lmgym.models.forward.logprobs import TargetLogprobs, head_logprobs, logprobs_and_entropies, token_logprobs
+from lmgym.models.forward.logprobs import (
+    TargetLogprobs,
+    head_logprobs,
+    logprobs_and_entropies,
+    logprobs_and_hits,
+    token_logprobs,
+)
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.parameters import is_sharded
 
@@ -99,6 +105,24 @@ def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None
         torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("chunk", [1 << 26, 97 * 4])
+@pytest.mark.parametrize("learns", [True, False])
+def test_hits_are_the_tokens_that_the_logits_rank_first(
+    chunk: int, learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rows = make("llama")
+    monkeypatch.setattr(module, "CHUNK_LOGITS", chunk)
+    model.lm_head.requires_grad_(learns)
+    decoder = Decoder(model)
+    normed = decoder.hidden(pack_rows(rows, READS))
+    likeliest = decoder.logits(normed).argmax(-1)
+    targets = torch.where(torch.arange(len(likeliest)) % 2 == 0, likeliest, (likeliest + 1) % 97)
+    logprobs, hits = logprobs_and_hits(decoder, normed, targets)
+    assert hits.tolist() == [1.0 - i % 2 for i in range(len(targets))]
+    logprobs.sum().backward()
+    torch.testing.assert_close(logprobs, token_logprobs(decoder, normed, targets))
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_frozen_head_gives_the_same_with_few_logits_at_a_time(
     temperature: float, monkeypatch: pytest.MonkeyPatch
@@ -110,7 +134,8 @@ def test_a_frozen_head_gives_the_same_with_few_logits_at_a_time(
     monkeypatch.setattr(module, "FEWEST_ROWS", 4)
     monkeypatch.setattr(module, "CACHED_LOGITS", 0)
     frozen = ours(model, rows, temperature)
-    assert frozen.grad_fn.name() == "HeadLogprobsBackward"
+    [(stack, _)] = frozen.grad_fn.next_functions
+    assert stack.next_functions[0][0].name() == "HeadLogprobsBackward"
     torch.testing.assert_close(frozen, learning, atol=1e-6, rtol=0)
     for name, gradient in gradients(model, frozen).items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
@@ -119,7 +144,7 @@ def test_a_frozen_head_gives_the_same_with_few_logits_at_a_time(
 def test_logprobs_of_a_temperature_have_the_gradient_of_the_log_softmax() -> None:
     torch.manual_seed(0)
     logits, targets, weights = torch.randn(5, 7, requires_grad=True), torch.tensor([0, 6, 3, 3, 1]), torch.randn(5)
-    ours = module.TargetLogprobs.apply(logits / 0.5, targets)
+    ours = module.TargetLogprobs.apply(logits / 0.5, targets)[0]
     theirs = torch.log_softmax(logits / 0.5, -1)[range(5), targets]
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(*(torch.autograd.grad((x * weights).sum(), logits)[0] for x in (ours, theirs)))
@@ -181,13 +206,16 @@ def test_target_logprobs_are_the_log_softmax(scale: float, dtype: torch.dtype) -
 
     # in bf16 the probabilities are rounded, and then the gradient
     tolerance = {"rtol": 2**-7, "atol": 1e-5} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
-    compare(lambda x: TargetLogprobs.apply(x.clone(), targets), theirs, logits, **tolerance)
-    assert TargetLogprobs.apply(logits.clone(), targets).dtype == torch.float32
+    compare(lambda x: TargetLogprobs.apply(x.clone(), targets)[0], theirs, logits, **tolerance)
+    found, hits = TargetLogprobs.apply(logits.clone(), targets)
+    assert found.dtype == torch.float32
+    assert torch.equal(hits, (logits.gather(1, targets[:, None])[:, 0] == logits.amax(1)).float())
+    assert not hits.requires_grad
 
 
 def test_a_target_of_probability_zero_has_a_finite_log_probability() -> None:
     logits = torch.tensor([[0.0, 200.0, -50.0]], requires_grad=True)  # e^-250 is 0 in fp32
-    found = TargetLogprobs.apply(logits.clone(), torch.tensor([2]))
+    found, _ = TargetLogprobs.apply(logits.clone(), torch.tensor([2]))
     assert found.item() == pytest.approx(-250.0)
     found.sum().backward()
     torch.testing.assert_close(logits.grad, torch.tensor([[0.0, -1.0, 1.0]]))
@@ -196,7 +224,7 @@ def test_a_target_of_probability_zero_has_a_finite_log_probability() -> None:
 def test_logprobs_take_no_memory_of_the_logits_size_and_have_one_backward() -> None:
     logits, targets = drawn(4, 9), torch.tensor([1, 8, 0, 3])
     own = logits * 1
-    found = TargetLogprobs.apply(own, targets)
+    found, _ = TargetLogprobs.apply(own, targets)
     torch.testing.assert_close(own, torch.softmax(logits, -1) - F.one_hot(targets, 9))
     [first] = torch.autograd.grad(found.sum(), own, retain_graph=True)
     assert first.data_ptr() == own.data_ptr()
@@ -220,7 +248,7 @@ def test_logprobs_of_a_head_are_those_of_its_logits(rows: int, temperature: floa
         return torch.log_softmax(F.linear(states, weight, bias) / temperature, -1)[torch.arange(6), targets]
 
     def ours(*ignored: torch.Tensor) -> torch.Tensor:
-        return head_logprobs(states, targets, weight, bias, temperature, rows)
+        return head_logprobs(states, targets, weight, bias, temperature, rows)[0]
 
     compare(ours, theirs, *learning, rtol=1e-5, atol=2e-6)
     with torch.no_grad():
@@ -230,10 +258,11 @@ def test_logprobs_of_a_head_are_those_of_its_logits(rows: int, temperature: floa
 def test_a_head_under_autocast_rounds_as_its_layer_does() -> None:
     states, weight, targets = drawn(6, 64), drawn(11, 64), torch.arange(6)
     with torch.autocast("cpu", torch.bfloat16):
-        found = head_logprobs(states, targets, weight, None, 1.0, 4)
-        expected = TargetLogprobs.apply(F.linear(states, weight), targets)
+        found, hits = head_logprobs(states, targets, weight, None, 1.0, 4)
+        expected, theirs = TargetLogprobs.apply(F.linear(states, weight), targets)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected)
+    assert torch.equal(hits, theirs)
     both = (torch.autograd.grad(one.sum(), (states, weight)) for one in (found, expected))
     for ours, theirs in zip(*both, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
@@ -242,6 +271,6 @@ def test_a_head_under_autocast_rounds_as_its_layer_does() -> None:
 def test_a_nearly_certain_token_keeps_its_small_gradient_in_bf16() -> None:
     weight, states = torch.eye(2, 4), torch.tensor([[9.0, 0.0, 0.0, 0.0]], requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        head_logprobs(states, torch.tensor([0]), weight, None, 1.0, 1).backward()
+        head_logprobs(states, torch.tensor([0]), weight, None, 1.0, 1)[0].backward()
     rest = 1 / (1 + math.exp(9))  # 1.2e-4, which 1 - p would lose in bf16
     torch.testing.assert_close(states.grad, torch.tensor([[rest, -rest, 0.0, 0.0]]), rtol=0.01, atol=0)

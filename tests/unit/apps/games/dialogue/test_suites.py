@@ -30,6 +30,23 @@ def test_a_suite_by_hand() -> None:
     assert found.coverage is None
 
 
+def test_every_step_is_rounded_as_numpy_rounds() -> None:
+    # a mean quality of 44.495, a quality of one game of 44.495, and a product of 33.335
+    games = [suite_score(episodes(name, score)).games[name].quality for name, score in (("a", 44.5), ("b", 44.49))]
+    assert games == [44.5, 44.49]
+    assert suite_score([*episodes("a", 44.5), *episodes("b", 44.49)]).quality == 44.5, "Python's round gives 44.49"
+    assert suite_score(episodes("a", 44.495)).games["a"].quality == 44.5
+    half = suite_score([*episodes("a", 66.67), EpisodeScore("a", "one", True, NAN)])
+    assert (half.played, half.quality, half.score) == (50, 66.67, 33.34), "half to even, 33.335 * 100 is 3333.5"
+
+
+def test_scores_below_0_which_eqbench_gives_count() -> None:
+    content = {"meta": {"game_name": "eqbench"}, "episode scores": {"Aborted": 0, "Main Score": -49.4}}
+    found = suite_score([episode_score(content, "", ""), *episodes("eqbench", 80, 90)]).games["eqbench"]
+    assert (found.quality, found.episodes) == (40.2, 3)
+    assert found.quality_estimate.low < 0, "the interval of scores without a lower bound"
+
+
 def test_a_game_that_was_always_aborted_has_no_quality_but_counts_as_not_played() -> None:
     found = suite_score([*episodes("taboo", NAN, NAN), *episodes("grids", 80)])
     assert (found.played, found.quality, found.score) == (50, 80, 40)
@@ -77,8 +94,8 @@ def test_content_without_scores_is_refused(content) -> None:
 @pytest.mark.parametrize(
     ("aborted", "main", "found"),
     [
-        (0, 1e9, "game 'taboo', not aborted: Main Score is 1000000000.0; needed: 0 to 100"),
-        (0, -50, "Main Score is -50"),
+        (0, 1e9, "game 'taboo', not aborted: Main Score is 1000000000.0; needed: a number up to 100"),
+        (0, -math.inf, "Main Score is -inf"),
         (0, 100.01, "Main Score is 100.01"),
         (0, math.nan, "Main Score is nan"),
         (0, None, "Main Score is None"),
@@ -91,7 +108,7 @@ def test_content_without_scores_is_refused(content) -> None:
 )
 def test_a_score_that_no_game_gives_is_refused_with_its_game(aborted: int, main, found: str) -> None:
     content = {"meta": {"game_name": "taboo"}, "episode scores": {"Aborted": aborted, "Success": 1, "Main Score": main}}
-    with pytest.raises(ValueError, match="needed: 0 to 100") as error:
+    with pytest.raises(ValueError, match="needed: a number up to 100") as error:
         episode_score(content, "folder", "x")
     assert found in str(error.value)
 

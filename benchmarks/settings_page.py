@@ -1,0 +1,149 @@
+"""The tables of docs/settings.md: memory by `lmgym estimate`, hours from rates measured on one GPU.
+
+    .venv/bin/python benchmarks/settings_page.py            # rewrites what stands between the page's markers
+
+Rates are read from results/on_gpu.json or, where that does not exist, results/ppo_on_gpu.json: seconds a token of an
+update and of a forward, and of a step of generation, each at two sizes of a model. A line through them in the number of
+weights gives the others. A test compares the page with what this writes.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before this folder, whose ppo.py is no package
+
+from model_costs import Shape
+from shapes import read_shape, saved_config
+
+from lmgym.cli.estimate import CUDA_GIB, GPU_GB, estimate_of
+from lmgym.models.memory import GIB
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/settings.md"
+RESULTS = ("on_gpu.json", "ppo_on_gpu.json")
+SHAPES = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b")
+CHECKPOINTS = ("--gradient_checkpointing",)
+LORA = ("--lora_rank", "16")
+COLUMNS = {
+    "SFT": ("sft", "--max_length", "2048", "--micro_batch", "4"),
+    "reward model": ("reward", "--max_length", "1024", "--micro_batch", "4"),
+    "DPO": ("dpo", "--max_length", "1024", "--micro_batch", "4"),
+    "PPO, GRPO": ("ppo", "--num_rollouts", "64", "--max_prompt", "512", "--max_new_tokens", "512"),
+}
+ALL = ("--num_layers_unfrozen", "-1")
+ZERO3 = ("--deepspeed", str(ROOT / "configs/zero3.json"))
+WAYS = {
+    "LoRA 16, one GPU": (LORA, 1),
+    "LoRA 16, base in 4 bits, one GPU": ((*LORA, "--load_in_4bit"), 1),
+    "all weights, one GPU": (ALL, 1),
+    "all weights, 8 GPUs, ZeRO 3": ((*ALL, *ZERO3), 8),
+}
+ROWS, TOKENS = 10_000, 500
+ITERATIONS, REPLIES, REPLY, PROMPT = 200, 64, 256, 256
+
+
+def memory_table() -> list[str]:
+    """GiB on each GPU, and the smallest usual GPU that holds them."""
+    lines = [
+        f"| model | weights | {' | '.join(COLUMNS)} |",
+        f"|---|---|{'---|' * len(COLUMNS)}",
+    ]
+    for way, (flags, ranks) in WAYS.items():
+        lines.append(f"| **{way}** | |{' |' * len(COLUMNS)}")
+        for name in SHAPES:
+            cells = [memory_cell(name, word, (*more, *CHECKPOINTS, *flags), ranks) for word, *more in COLUMNS.values()]
+            lines.append(f"| {title(name)} | {Shape.of(read_shape(name)).weights / 1e9:.1f} | {' | '.join(cells)} |")
+    return lines
+
+
+def memory_cell(name: str, word: str, flags: tuple[str, ...], ranks: int) -> str:
+    """'20.5 (24)': GiB, and GB of the smallest GPU."""
+    if word != "ppo":
+        flags = tuple(flag for flag in flags if flag not in ALL)  # a setting of PPO
+    with saved_config(name) as folder:
+        found = estimate_of(word, [*flags, "--model", folder], ranks)
+    gib = found.memory.total / GIB + CUDA_GIB
+    fits = [size for size in GPU_GB if size * 1e9 / GIB >= gib]
+    return f"{gib:.0f} ({fits[0] if fits else 'none'})"
+
+
+def title(name: str) -> str:
+    """Qwen3-0.6B."""
+    return name.replace("qwen3", "Qwen3").replace("b", "B")
+
+
+def measured() -> tuple[str, dict]:
+    """(the GPU's name, runs of PPO with adapters by model)."""
+    path = next(path for name in RESULTS if (path := ROOT / "benchmarks/results" / name).is_file())
+    record = json.loads(path.read_text())
+    runs = record.get("ppo") or record["runs"]
+    return record["name"], {name.split()[0]: run for name, run in runs.items() if name.endswith(" lora")}
+
+
+def rates_of(run: dict) -> dict[str, float]:
+    """Seconds: of a token of an update, of a token of a forward, of a step of generation."""
+    phases = run["phases"]
+    new_tokens = run["sizes"]["new_tokens"] if "sizes" in run else 48
+    return {
+        "update": 1 / phases["epochs"]["tokens_per_second"],
+        # the policy and the reference
+        "forward": 0.5 / phases["log-probs, values, reference"]["tokens_per_second"],
+        "step": phases["generation"]["seconds"]["median"] / new_tokens,
+    }
+
+
+def rates(name: str, runs: dict) -> dict[str, float]:
+    """Measured, or on the line through the smallest and the largest model that were measured."""
+    if name in runs:
+        return rates_of(runs[name])
+    sizes = {model: Shape.of(read_shape(model)).weights for model in runs}
+    low, high = min(sizes, key=lambda model: sizes[model]), max(sizes, key=lambda model: sizes[model])
+    share = (Shape.of(read_shape(name)).weights - sizes[low]) / (sizes[high] - sizes[low])
+    ends = rates_of(runs[low]), rates_of(runs[high])
+    return {part: ends[0][part] + share * (ends[1][part] - ends[0][part]) for part in ends[0]}
+
+
+def hours_table() -> list[str]:
+    """Minutes of the jobs that the page names, with adapters."""
+    _, runs = measured()
+    lines = [
+        "| model | rates | SFT | reward model | DPO | GRPO | PPO, 4 epochs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in SHAPES:
+        found = rates(name, runs)
+        update, forward, step = found["update"], found["forward"], found["step"]
+        through = REPLIES * (PROMPT + REPLY)
+        sampled = ITERATIONS * (REPLY * step + 2 * forward * through)
+        seconds = {
+            "SFT": ROWS * TOKENS * update,
+            "reward model": 2 * ROWS * TOKENS * update,
+            "DPO": 2 * ROWS * TOKENS * (update + forward),
+            "GRPO": sampled + ITERATIONS * through * update,
+            "PPO": sampled + 4 * ITERATIONS * through * update,
+        }
+        cells = " | ".join(in_words(value) for value in seconds.values())
+        lines.append(f"| {title(name)} | {'measured' if name in runs else 'computed'} | {cells} |")
+    return lines
+
+
+def in_words(seconds: float) -> str:
+    """'12 min' or '1.4 h'."""
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def rewritten(text: str) -> str:
+    """The page with tables of today."""
+    for name, lines in (("memory", memory_table()), ("hours", hours_table())):
+        begin, end = f"<!-- {name}: benchmarks/settings_page.py -->\n", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        assert found, f"{PAGE} has no table called {name}"
+        text = before + begin + "\n" + "\n".join(lines) + "\n\n" + end + after
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text()))
+    print(f"{PAGE}: rates of one {measured()[0]}")
