@@ -10,6 +10,7 @@ A terminal may hold one live line (status_line.py), which is drawn over; whateve
 """
 
 import io
+import logging
 import os
 import re
 import select
@@ -31,6 +32,8 @@ from lmgym.masking import masked
 
 VERBOSE = os.environ.get("LMGYM_VERBOSE", "") not in ("", "0")
 """True if the informative logs and warnings of other libraries are shown too"""
+if not VERBOSE:  # on a CPU it advises another package whenever peft imports it
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 LONGEST_LINE = 2000
 JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they are harmless
 PICTURES = {0x7F: "\u2421"} | {code: chr(0x2400 + code) for code in range(0x20)}

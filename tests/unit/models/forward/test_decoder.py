@@ -5,6 +5,7 @@ import torch
 from families import alone, random_rows
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from lmgym.models.forward import structure
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.packed_rows import pack_places, pack_replies, pack_rows
 from lmgym.models.forward.structure import lost_window
@@ -150,6 +151,20 @@ def test_a_model_with_wrong_packed_states_is_padded_and_the_difference_is_named(
     # what depends on how many rows there are, as an attention across rows would
     layer.register_forward_hook(lambda _, inputs, out: out + 0.5 * (inputs[0].shape[1] > 8))
     assert "differ from those of rows alone by" in Decoder(model).structure.padded_because
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_model_that_rounds_much_in_bf16_runs_packed_and_a_wrong_one_does_not(
+    is_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if no difference were small enough: then it is held against that of transformers' own two attentions."""
+    monkeypatch.setattr(structure, "HALF_PRECISION_TOLERANCE", 0.0)
+    model = make("llama").to(torch.bfloat16)
+    if not is_right:
+        layer = model.model.layers[1].self_attn.o_proj
+        layer.register_forward_hook(lambda _, inputs, out: out + 0.5 * (inputs[0].shape[1] > 8))
+    because = Decoder(model).structure.padded_because
+    assert because == "" if is_right else "differ from those of rows alone by" in because
 
 
 def test_a_window_that_does_not_reach_the_attention_is_found_with_short_rows() -> None:
