@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from lmgym.environments.engine import hash_of
 from lmgym.errors import InputError, shown
 
 Task = Mapping[str, Any]
@@ -20,7 +22,7 @@ class Question:
     text: str = ""
     """that quotes are of; the judge does not read it"""
     id: str = ""
-    """of the question: figures are over questions"""
+    """of the question, or of a debate between people about it"""
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -33,6 +35,11 @@ class Question:
             raise InputError(
                 f"{where} has correct={shown(self.correct)}; needed: 0 or 1, the index of the right option"
             )
+
+    @cached_property
+    def key(self) -> str:
+        """The same for all debates about this question of this text, whatever their ids: figures are over questions."""
+        return str(hash_of(self.question, self.text))
 
     @property
     def task(self) -> Task:

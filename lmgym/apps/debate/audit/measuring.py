@@ -87,7 +87,9 @@ def audit_judge(
     found: dict[str, list[tuple[str, float]]] = {}
     for start in range(0, len(rounds), TOGETHER):
         batch = rounds[start : start + TOGETHER]
-        measures = [(name, t.question.id, pairs) for t in batch for name, pairs in rounds_by_effect(t, letters).items()]
+        measures = [
+            (name, t.question.key, pairs) for t in batch for name, pairs in rounds_by_effect(t, letters).items()
+        ]
         p_first = iter(judge.p_first([changed for *_, pairs in measures for _, changed in pairs]))
         for name, question, pairs in measures:
             found.setdefault(name, []).append((question, mean(sign * (next(p_first) - 0.5) for sign, _ in pairs)))

@@ -56,7 +56,11 @@ class TournamentConfig:
     shard: str = "1/1"
     """i/n: only the i-th of n parts, for n machines with one output folder"""
     transcripts: str | None = None
-    """a file of transcripts: its rounds are judged anew, and nothing else is said"""
+    """a file or folder of transcripts, ours or NYU's: its rounds are judged anew, and nothing else is said"""
+    convert: Literal["double"] | None = None
+    """double: of --transcripts, two consultancies for opposite answers are one double consultancy"""
+    branching: Literal["full", "half", "one"] | None = None
+    """trees of rounds instead: two samples of each speech, of each by one debater, or of one; preferences.jsonl"""
     p_after_speeches: bool = True
     """also record P(win) after each slot, of a judge that gives probabilities"""
     output: str | None = None
@@ -70,6 +74,12 @@ class TournamentConfig:
             raise InputError(
                 f"pairs={self.pairs}, custom={list(self.custom)}; needed: --pairs custom with --custom a:b"
             )
+        if self.convert and self.transcripts is None:
+            raise InputError(
+                f"convert={self.convert} without transcripts; needed: --transcripts FOLDER, of consultancies"
+            )
+        if self.branching and self.transcripts is not None:
+            raise InputError("branching with transcripts, whose speeches are given; needed: one of the two")
         _ = self.shard_numbers
 
     @property

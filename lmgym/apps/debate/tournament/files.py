@@ -7,9 +7,11 @@ round is lost, and none is there twice.
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lmgym.apps.debate.nyu import in_order, read_nyu_file
 from lmgym.apps.debate.transcript import Transcript, read_lines, to_row
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.masking import mask_keys
@@ -48,12 +50,17 @@ def read_played(path: Path) -> list[Transcript]:
 def read_transcripts(path: str | Path) -> list[Transcript]:
     """The transcripts of a file, or of a tournament's folder with all of its shards, by number; nothing is changed.
 
-    Raises InputError for a file that does not exist or is none, for other schemas, and for a round that is there twice.
+    A file or folder may also have debates in NYU's shapes (.json, .jsonl), which are numbered in their order. Raises
+    InputError for a file that does not exist or is none, for other schemas, and for a round that is there twice.
     """
+    if nyu := _nyu_files(Path(path)):
+        found = [transcript for file in nyu for transcript in read_nyu_file(file)]
+        return [replace(transcript, number=number) for number, transcript in enumerate(found)]
     files = _files(Path(path))
     if not files:
         raise InputError(
-            f"{shown_path(path)} has no transcripts; needed: a {TRANSCRIPTS}, or the folder of a tournament"
+            f"{shown_path(path)} has no transcripts; needed: a {TRANSCRIPTS}, the folder of a tournament, or debates "
+            "in NYU's shapes"
         )
     transcripts: list[Transcript] = []
     for file in files:
@@ -81,6 +88,20 @@ def has_transcripts(folder: Path) -> bool:
 def _files(given: Path) -> list[Path]:
     files = [given] if given.is_file() else [given / TRANSCRIPTS, *sorted(given.glob(f"shard-*/{TRANSCRIPTS}"))]
     return [file for file in files if file.is_file()]
+
+
+def _nyu_files(given: Path) -> list[Path]:
+    """The files of debates in NYU's shapes; none for a tournament's file or folder."""
+    if given.is_file():
+        return [] if given.name == TRANSCRIPTS or _is_ours(given) else [given]
+    if (given / SETTINGS).is_file() or _files(given):
+        return []
+    return sorted((*given.glob("*.json"), *given.glob("*.jsonl")), key=in_order)
+
+
+def _is_ours(file: Path) -> bool:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        return '"schema"' in lines.readline()
 
 
 def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:

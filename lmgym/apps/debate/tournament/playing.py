@@ -45,15 +45,19 @@ def judge_anew(
 ) -> list[Transcript]:
     """The rounds with the tournament's judge: debaters and the former judge's questions are as they were.
 
-    Their formats are the transcripts' own. Notes of the former judge are left out; a judge that gives probabilities
-    makes none.
+    Their formats are the transcripts' own. Notes and probabilities of the former judge are left out; a judge that gives
+    probabilities makes no notes.
     """
     begun, slots = [], []
     for transcript in transcripts:
         spoken = [speech.slot for speech in transcript.speeches if speech.speaker != JUDGE]
         writes = not isinstance(tournament.judge, Judge)
         slot = max(spoken, default=-1) + 1 if writes else len(transcript.format.slots) - 1
-        kept = [s for s in transcript.up_to(slot).speeches if not (s.speaker == JUDGE and s.kind == "reasoning")]
+        kept = [
+            replace(s, p_first=None)
+            for s in transcript.up_to(slot).speeches
+            if not (s.speaker == JUDGE and s.kind == "reasoning")
+        ]
         players = {**transcript.players, JUDGE: tournament.judge_name}
         begun.append(replace(transcript, speeches=tuple(kept), verdict=None, players=players))
         slots.append(slot)

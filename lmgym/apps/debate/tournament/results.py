@@ -32,7 +32,7 @@ def tournament_results(transcripts: Sequence[Transcript]) -> dict[str, Any]:
     met = [t for t in judged if len({t.players.get(d) for d in DEBATERS} - {None}) == 2]
     return {
         "rounds": len(transcripts),
-        "questions": len({t.question.id for t in transcripts}),
+        "questions": len({t.question.key for t in transcripts}),
         "judge": _judge(judged),
         "sides": {
             "first_wins": figure(judged, lambda t: _won(t, FIRST)),
@@ -46,7 +46,7 @@ def tournament_results(transcripts: Sequence[Transcript]) -> dict[str, Any]:
 
 def figure(transcripts: Sequence[Transcript], of_round: Share) -> Figure:
     """The mean of a share over rounds, with its 95% interval over questions; None without any round."""
-    found = [(t.question.id, value) for t in transcripts if (value := of_round(t)) is not None]
+    found = [(t.question.key, value) for t in transcripts if (value := of_round(t)) is not None]
     if not found:
         return _figure(NOTHING)
     questions, values = zip(*found, strict=True)
@@ -148,7 +148,7 @@ def _ratings(met: Sequence[Transcript]) -> dict[str, Any]:
     if not games:
         return {"players": [], "note": "no round between two players"}
     try:
-        ratings = rate(games, clusters=[t.question.id for t in met])
+        ratings = rate(games, clusters=[t.question.key for t in met])
     except InputError as error:  # pairs of their own choice need not be connected
         return {"players": [], "note": str(error)}
     rows = [

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from lmgym.apps.debate.formats import Format
 from lmgym.apps.debate.prompts.wordings import read_prompts
 from lmgym.apps.debate.rendering import needed_tags
 from lmgym.apps.debate.report.figures import elo_of, estimate_of, interval
 from lmgym.apps.debate.report.page import debate_page
 from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
+from lmgym.apps.debate.tournament.consultancies import join_consultancies
 from lmgym.apps.debate.tournament.files import (
     RESULTS,
     TRANSCRIPTS,
@@ -24,12 +26,17 @@ from lmgym.apps.debate.tournament.files import (
 from lmgym.apps.debate.tournament.playing import judge_anew, play_rounds
 from lmgym.apps.debate.tournament.results import tournament_results
 from lmgym.apps.debate.tournament.schedule import ScheduledRound, make_schedule
+from lmgym.apps.debate.training.branching import branch_rows, grow_rounds
+from lmgym.apps.debate.training.preferences import log_prob
 from lmgym.apps.debate.transcript import Transcript
 from lmgym.console import CleanConsole, say
+from lmgym.errors import InputError, shown_path
 from lmgym.report.page import REPORT
-from lmgym.runs.files import write_json, write_text
+from lmgym.runs.files import write_json, write_lines, write_text
 from lmgym.runs.locks import FolderLock
 from lmgym.statistics import notes
+
+PREFERENCES = "preferences.jsonl"
 
 Setup = Callable[[TournamentConfig], Tournament]
 
@@ -37,12 +44,16 @@ Setup = Callable[[TournamentConfig], Tournament]
 def run_tournament(config: TournamentConfig, setup: Setup) -> None:
     """Plays what is missing of this shard's rounds, writes transcripts and results, and prints a table.
 
+    With `config.branching` it grows trees of the rounds instead, and writes preference rows.
+
     Raises InputError for a folder with rounds of other settings, for prompts that lack a tag, and for bad questions,
     all before the first speech.
     """
-    recorded = read_transcripts(config.transcripts) if config.transcripts is not None else None
+    recorded = _recorded(config)
     tournament = setup(config)
     tournament = tournament.with_tokens(config.speech_tokens, config.judge_tokens)
+    if recorded and not config.convert:
+        _check_speakers(recorded, tournament.format)
     for format in {t.format for t in recorded or ()} or {tournament.format}:
         read_prompts(tournament.prompts, needed_tags(format))
     if recorded is None:
@@ -56,11 +67,51 @@ def run_tournament(config: TournamentConfig, setup: Setup) -> None:
     lock = FolderLock(own)
     try:
         check_settings(own, _settings(config, tournament, recorded))
+        if config.branching:
+            _grow(config, tournament, [r for r in rounds if r.number % shards == shard], own / PREFERENCES)
+            return
         _play_missing(config, tournament, [r for r in rounds if r.number % shards == shard], own / TRANSCRIPTS)
     finally:
         lock.release()
     print_results(write_results(folder))
     say(f"{folder / RESULTS}: these figures; {folder / REPORT}: to read in a browser; rounds: {own / TRANSCRIPTS}")
+
+
+def _recorded(config: TournamentConfig) -> list[Transcript] | None:
+    """The rounds to judge anew; none if they are to be played. Raises InputError for transcripts without a round."""
+    if config.transcripts is None:
+        return None
+    found = read_transcripts(config.transcripts)
+    if not found:
+        raise InputError(f"{shown_path(config.transcripts)} has no round; needed: rounds that have been played")
+    return join_consultancies(found) if config.convert else found
+
+
+def _check_speakers(recorded: Sequence[Transcript], format: Format) -> None:
+    """Raises InputError for a round with as many debaters as the experiment's format does not have."""
+    wanted = len(format.debaters)
+    for transcript in recorded:
+        if (found := len(transcript.format.debaters)) != wanted:
+            joined = "--convert double, which joins two consultancies, or " if (found, wanted) == (1, 2) else ""
+            raise InputError(
+                f"round {transcript.number} of the transcripts has {found} debater(s), and the experiment's format, "
+                f"{format.name}, has {wanted}; needed: {joined}an experiment with the rounds' format"
+            )
+
+
+def _grow(config: TournamentConfig, tournament: Tournament, rounds: Sequence[ScheduledRound], path: Path) -> None:
+    """Writes the preference rows of trees of these rounds, all of which are grown at once."""
+    assert config.branching, "trees have a kind"
+    branches, leaves = grow_rounds(tournament, rounds, config.branching, config.seed)
+    rows = list(branch_rows(branches, log_prob))
+    if not rows:
+        raise InputError(
+            f"{len(branches):,} branches have no sample that is better than the other for judge "
+            f"{tournament.judge_name}; needed: a judge that tells them apart"
+        )
+    write_lines(path, rows)
+    say(f"{len(rows):,} preference rows of {len(branches):,} branches and {len(leaves):,} rounds: {shown_path(path)}")
+    say(f"next: lmgym train preference dpo --dataset {shown_path(path)} --model MODEL")
 
 
 def write_results(folder: Path) -> dict[str, Any]:
@@ -105,7 +156,19 @@ def _settings(
     """The settings that the rounds depend on, for resumption: models are known by the names of their players."""
     questions = [question.task for question in tournament.questions] if recorded is None else len(recorded)
     digest = hashlib.sha256(json.dumps(questions, sort_keys=True).encode()).hexdigest()
-    names = ("pairs", "share", "sides", "seed", "model", "judge_model", "temperature", "shard", "transcripts")
+    names = [
+        "branching",
+        "pairs",
+        "share",
+        "sides",
+        "seed",
+        "model",
+        "judge_model",
+        "temperature",
+        "shard",
+        "transcripts",
+        "convert",
+    ]
     return {
         **{name: getattr(config, name) for name in names},
         "custom": list(config.custom),
@@ -124,6 +187,8 @@ def print_results(results: dict[str, Any]) -> None:
     judge = results["judge"]
     say(f"rounds: {results['rounds']:,}, questions: {results['questions']:,}")
     say(f"judge: accuracy {interval(judge['accuracy'])}, P(right answer) {interval(judge['probability_of_right'])}")
+    if unknown := results["rounds"] - judge["accuracy"]["rounds"]:
+        say(f"{unknown:,} rounds have no known right answer, and are not in these two figures")
     say(f"Debater_A wins {interval(results['sides']['first_wins'])}")
     table = Table(title="wins, with 95% intervals over questions", title_justify="left")
     for name in ("player", "all", "with the right answer", "with the wrong one", "valid quotes", "words"):

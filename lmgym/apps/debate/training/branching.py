@@ -10,9 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from lmgym.apps.debate.debate import Debate
-from lmgym.apps.debate.formats import DEBATERS, FIRST
+from lmgym.apps.debate.formats import DEBATERS, FIRST, JUDGE
+from lmgym.apps.debate.players.judges import JudgePlayer
 from lmgym.apps.debate.players.protocol import Judge, request_for, texts_of
-from lmgym.apps.debate.tournament.schedule import hash_seed
+from lmgym.apps.debate.tournament.config import Tournament
+from lmgym.apps.debate.tournament.schedule import ScheduledRound, hash_seed
 from lmgym.apps.debate.training.preferences import Preference
 from lmgym.apps.debate.training.rows import pairs
 from lmgym.apps.debate.transcript import Transcript
@@ -79,6 +81,29 @@ def grow(
     for node, p in zip(nodes, judge.p_first(leaves), strict=True):
         for branch, sample in node.path:
             branch.won[sample].append(p if branch.agent == FIRST else 1 - p)
+    return branches, leaves
+
+
+def grow_rounds(
+    tournament: Tournament, rounds: Sequence[ScheduledRound], branching: Branching, seed: int
+) -> tuple[list[Branch], list[Transcript]]:
+    """(branches, leaves) of trees of a tournament's rounds. Raises InputError for a judge that writes its verdict."""
+    judge = tournament.judge
+    if not isinstance(judge, Judge):
+        raise InputError("a tree of rounds needs probabilities, and the judge writes; needed: a judge with p_first")
+    by_players: dict[tuple[str, ...], list[Debate]] = {}
+    for scheduled in rounds:
+        debate = Debate(tournament.format, tournament.prompts, verdict="scorer")
+        question = tournament.questions[scheduled.question]
+        debate.reset({**question.task, "flipped": scheduled.flipped}, scheduled.seed)
+        by_players.setdefault(scheduled.players, []).append(debate)
+    branches: list[Branch] = []
+    leaves: list[Transcript] = []
+    for names, begun in by_players.items():
+        agents = zip(tournament.format.debaters, names, strict=True)
+        players = {agent: tournament.players[name] for agent, name in agents} | {JUDGE: JudgePlayer(judge)}
+        grown, ends = grow(begun, players, judge, branching, seed=hash_seed(seed, *names))
+        branches, leaves = branches + grown, leaves + ends
     return branches, leaves
 
 

@@ -37,22 +37,31 @@ def data(folder: str, kind: str, output: str, speakers: str, preference: str, pr
 
 
 def _write(folder: str, kind: str, output: Path, speakers, preference, prompts: str | None) -> None:
+    from lmgym.apps.debate.tournament.files import read_transcripts
     from lmgym.apps.debate.training.preferences import PREFERENCES
-    from lmgym.apps.debate.training.rows import preference_rows, read_prompt_file, read_rounds, sft_rows
+    from lmgym.apps.debate.training.rows import preference_rows, read_prompt_file, sft_rows
     from lmgym.console import say
     from lmgym.errors import InputError, shown_path
     from lmgym.runs.files import write_lines
 
     wordings = read_prompt_file(prompts) if prompts else None
-    rounds = read_rounds(folder)
+    rounds = read_transcripts(folder)
     rows = list(
         sft_rows(rounds, wordings, speakers)
         if kind == "sft"
         else preference_rows(rounds, PREFERENCES[preference], wordings)
     )
+    unknown = sum(not t.correct if speakers == "right" else not t.verdict for t in rounds) if kind == "sft" else 0
+    lack = {
+        "right": "no known right answer (correctAnswer, or the judge's probabilities with isJudgeCorrect)",
+        "won": "no verdict (the judge's probabilities)",
+    }.get(speakers)
     if not rows:
         why = "speeches by such debaters" if kind == "sft" else "samples with several scores: play with a BestOfNPlayer"
-        raise InputError(f"the {len(rounds)} rounds of {shown_path(folder)} have no row; needed: {why}")
+        found = f"; {unknown:,} of them have {lack}" if unknown and lack else ""
+        raise InputError(f"the {len(rounds)} rounds of {shown_path(folder)} have no row{found}; needed: {why}")
+    if unknown and lack:
+        say(f"{unknown:,} of {len(rounds):,} rounds have {lack}, and no row", error=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_lines(output, rows)
     say(f"{len(rows):,} rows of {len(rounds):,} rounds: {shown_path(output)}")

@@ -7,20 +7,15 @@ Design decisions:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from lmgym.apps.debate.formats import DEBATERS, Format
-from lmgym.apps.debate.nyu import read_nyu
 from lmgym.apps.debate.prompts import consultancy, debate, open_debate
 from lmgym.apps.debate.prompts.wordings import Prompts, PromptSet, read_prompts
 from lmgym.apps.debate.rendering import conversation_for, needed_tags
-from lmgym.apps.debate.tournament.files import read_transcripts
 from lmgym.apps.debate.training.preferences import Preference
 from lmgym.apps.debate.transcript import Speech, Transcript
-from lmgym.data.json_rows import parse_json
-from lmgym.data.rejections import RowError
-from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.errors import InputError, shown_path
 from lmgym.runs.user_code import import_file
 from lmgym.text import Conversation, messages
 
@@ -76,19 +71,6 @@ def literal(speech: Speech) -> str:
     return (speech.raw or speech.text).replace("invalid_quote>", "quote>").strip()
 
 
-def read_rounds(path: str | Path) -> list[Transcript]:
-    """The transcripts of a tournament, or of a file or folder in NYU's shapes (.json, .jsonl), human debates too.
-
-    Raises InputError, with file and line, for other shapes.
-    """
-    given = Path(path)
-    files = sorted(given.glob("*.json")) if given.is_dir() else [given]
-    nyu = given.is_dir() and files and not any(given.rglob("transcripts.jsonl"))
-    if not nyu and (given.is_dir() or not given.is_file() or _is_ours(given)):
-        return read_transcripts(path)
-    return [transcript for file in files for transcript in _read_nyu(file)]
-
-
 def read_prompt_file(path: str) -> PromptSet:
     """`PROMPTS` of a Python file. Raises InputError without it."""
     found = vars(import_file(path, "needed: a Python file with PROMPTS")).get("PROMPTS")
@@ -123,31 +105,3 @@ def _kept(transcript: Transcript, speakers: Speakers) -> tuple[str | None, ...]:
     if speakers == "right":
         return (transcript.correct,)
     return (transcript.verdict.winner if transcript.verdict else None,)
-
-
-def _is_ours(file: Path) -> bool:
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        return '"schema"' in lines.readline()
-
-
-def _read_nyu(file: Path) -> Iterator[Transcript]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: JSON or JSONL of debates"
-        ) from error
-    whole = [(1, text)] if file.suffix == ".json" else list(enumerate(text.split("\n"), 1))
-    for number, line in whole:
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-            for one in row if isinstance(row, list) else [row]:
-                if not isinstance(one, dict):
-                    raise InputError(f"found {shown(one)}; needed: an object")
-                yield read_nyu(one)
-        except (RowError, LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            known = isinstance(error, RowError | InputError)
-            found = getattr(error, "found", error) if known else one_line(f"{type(error).__name__}: {error}")
-            raise InputError(f"{shown_path(file)}, line {number}: {found}; needed: a debate in NYU's shape") from error

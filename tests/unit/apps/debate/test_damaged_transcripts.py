@@ -14,7 +14,7 @@ from lmgym.apps.debate.formats import FIRST, debate
 from lmgym.apps.debate.questions import Question
 from lmgym.apps.debate.quotes import Quote
 from lmgym.apps.debate.tournament.files import read_transcripts
-from lmgym.apps.debate.training.rows import read_rounds, sft_rows
+from lmgym.apps.debate.training.rows import sft_rows
 from lmgym.apps.debate.transcript import Speech, Transcript, Verdict, to_row
 from lmgym.errors import InputError, bounded
 
@@ -95,7 +95,7 @@ def test_a_long_key_of_a_transcript_is_not_quoted_whole(tmp_path: Path) -> None:
     [
         ("speeches.0.content", ["said"], "a speech is a list of 1 item; needed: text"),
         ("speeches.0", "said", "TypeError"),
-        ("metadata", [1], "AttributeError"),
+        ("metadata", [1], "branches of a tree of rounds"),
         ("metadata.first_debater_win_prob", 7, "is 7.0; needed: 0 to 1"),
         ("metadata.first_debater_win_prob", "x", "could not convert"),
         ("metadata.question", ..., "KeyError: 'question'"),
@@ -106,7 +106,7 @@ def test_a_debate_in_nyus_shape_with_another_type_is_refused(path: str, value: A
     file = tmp_path / "rounds.jsonl"
     file.write_text(json.dumps(row) + "\n")
     with pytest.raises(InputError, match="line 1: ") as error:
-        read_rounds(file)
+        read_transcripts(file)
     refused(error.value, found, "needed: ")
 
 
@@ -114,15 +114,15 @@ def test_human_turns_without_probabilities_or_with_odd_ones_are_refused(tmp_path
     turn = {"role": "Judge", "text": "so", "probabilities": {"first": 1}}
     row = {"question": "who?", "answers": ["A", "B"], "turns": [turn]}
     (tmp_path / "human.json").write_text(json.dumps([row]))
-    with pytest.raises(InputError, match="KeyError: 0"):
-        read_rounds(tmp_path / "human.json")
+    with pytest.raises(InputError, match=r"are an object with 1 field; needed: two numbers with the sum 1$"):
+        read_transcripts(tmp_path / "human.json")
 
 
 def test_a_quote_with_a_lone_surrogate_is_looked_up(tmp_path: Path) -> None:
     said = changed(to_nyu(ROUND), "speeches.0.content", "<quote>one two \ud800 three four</quote>")
     said["metadata"]["background_text"] = "one two x three four five"
     (tmp_path / "rounds.jsonl").write_text(json.dumps(said) + "\n")
-    assert list(sft_rows(read_rounds(tmp_path / "rounds.jsonl")))
+    assert list(sft_rows(read_transcripts(tmp_path / "rounds.jsonl")))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Trees of rounds: their leaves, and means of P(win) by hand."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,9 @@ from lmgym.apps.debate.debate import Debate
 from lmgym.apps.debate.formats import FIRST, SECOND, Format, debate
 from lmgym.apps.debate.players.judges import LetterJudge
 from lmgym.apps.debate.prompts.debate import PROMPTS
+from lmgym.apps.debate.synthetic import synthetic_questions
+from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
+from lmgym.apps.debate.tournament.running import run_tournament
 from lmgym.apps.debate.tournament.schedule import hash_seed
 from lmgym.apps.debate.training.branching import branch_rows, grow
 from lmgym.apps.debate.training.preferences import PREFERENCES
@@ -101,3 +106,31 @@ def test_trees_need_probabilities_and_two_samples() -> None:
         grow([round], {}, LetterJudge())
     with pytest.raises(InputError, match="width=1"):
         grow([], {}, LetterJudge(), width=1)
+
+
+def test_a_tournament_with_branching_writes_preference_rows_of_its_rounds(tmp_path: Path) -> None:
+    def setup(config: TournamentConfig) -> Tournament:
+        players = {"first": Counting(), "second": Counting()}
+        return Tournament(synthetic_questions(3), players, LetterJudge("l"), debate(1), PROMPTS)
+
+    def writes(config: TournamentConfig) -> Tournament:
+        return replace(setup(config), judge=Counting())
+
+    config = TournamentConfig("trees", sides="fixed", branching="full", output=str(tmp_path / "trees"))
+    run_tournament(config, setup)
+    rows = [json.loads(line) for line in (tmp_path / "trees/preferences.jsonl").read_text().splitlines()]
+    assert len(rows) == 6  # both speeches of each round, whose longer sample wins more
+    assert all(len(row["chosen"]) > len(row["rejected"]) and row["preference"] > 0.5 for row in rows)
+    assert not (tmp_path / "trees/transcripts.jsonl").exists()
+    with pytest.raises(InputError, match="branching changed"):
+        run_tournament(replace(config, branching=None), setup)
+    with pytest.raises(InputError, match="needs probabilities, and the judge writes"):
+        run_tournament(replace(config, output=str(tmp_path / "written")), writes)
+
+    def alike(config: TournamentConfig) -> Tournament:
+        return replace(setup(config), judge=LetterJudge("z"))
+
+    with pytest.raises(InputError, match="6 branches have no sample that is better"):
+        run_tournament(replace(config, output=str(tmp_path / "alike")), alike)
+    with pytest.raises(InputError, match="branching with transcripts"):
+        replace(config, transcripts="x")

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from lmgym.apps.debate.debate import Debate
 from lmgym.apps.debate.formats import FIRST, SECOND, debate
 from lmgym.apps.debate.prompts.debate import PROMPTS
-from lmgym.apps.debate.tournament.files import append
+from lmgym.apps.debate.tournament.files import append, read_transcripts
 from lmgym.apps.debate.training.command import data
 from lmgym.apps.debate.training.preferences import PREFERENCES
-from lmgym.apps.debate.training.rows import preference_rows, read_prompt_file, read_rounds, sft_rows
+from lmgym.apps.debate.training.rows import preference_rows, read_prompt_file, sft_rows
 from lmgym.apps.debate.transcript import Transcript, Verdict
 from lmgym.data.pairs import validate
 from lmgym.data.records import read_records
@@ -93,14 +93,40 @@ def test_human_debates_in_the_other_shape_are_read(tmp_path: Path) -> None:
         ],
     }  # fmt: skip
     (tmp_path / "human.jsonl").write_text(json.dumps(row) + "\n")
-    (tmp_path / "a.json").write_text(json.dumps(row))
-    [human], [same] = read_rounds(tmp_path / "human.jsonl"), read_rounds(tmp_path)
-    assert human.speeches == same.speeches
+    for number in (10, 2):
+        (tmp_path / f"run_{number}_0.json").write_text(json.dumps(row | {"question": f"Where is cat {number}?"}))
+    [human], read = read_transcripts(tmp_path / "human.jsonl"), read_transcripts(tmp_path)
+    assert [t.question.question for t in read] == ["Where is the cat?", "Where is cat 2?", "Where is cat 10?"]
+    assert [t.number for t in read] == [0, 1, 2]
+    assert human.speeches == read[0].speeches
     [said] = sft_rows([human], speakers="won")
     assert said["completion"] == "It sat <quote>on the mat</quote>"
     (tmp_path / "bad.jsonl").write_text(json.dumps(row) + "\n{}\n")
     with pytest.raises(InputError, match=r"bad.jsonl, line 2: a transcript has the fields"):
-        read_rounds(tmp_path / "bad.jsonl")
+        read_transcripts(tmp_path / "bad.jsonl")
+
+
+def test_rounds_without_a_known_right_answer_are_counted(tmp_path: Path) -> None:
+    """As in human debates whose judge gave no probabilities: the right answer is lost with them."""
+    row = {
+        "question": "Where?", "answers": ["mat", "hat"], "isJudgeCorrect": True,
+        "turns": [
+            {"role": "Debater", "index": 0, "text": "mat!"},
+            {"role": "Judge", "index": None, "text": "", "probabilities": [0.9, 0.1]},
+        ],
+    }  # fmt: skip
+    unknown = row | {"turns": [row["turns"][0], {**row["turns"][1], "probabilities": None}]}
+    file, words = tmp_path / "human.jsonl", ["--kind", "sft", "--output", str(tmp_path / "rows.jsonl"), "--speakers"]
+    file.write_text(json.dumps(row) + "\n" + json.dumps(unknown) + "\n")
+    for speakers, lacking in (("right", "no known right answer"), ("won", "no verdict")):
+        done = CliRunner().invoke(data, [str(file), *words, speakers])
+        assert f"1 of 2 rounds have {lacking}" in done.output
+        assert "1 rows of 2 rounds" in done.output
+    file.write_text(json.dumps(unknown) + "\n")
+    assert CliRunner().invoke(data, [str(file), *words, "all"]).exit_code == 0
+    refused = CliRunner().invoke(data, [str(file), *words, "right"])
+    assert refused.exit_code == 2
+    assert "have no row; 1 of them have no known right answer" in refused.output
 
 
 def test_own_wordings_come_from_a_file(played: Transcript, tmp_path: Path) -> None:
