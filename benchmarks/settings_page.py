@@ -46,7 +46,7 @@ ITERATIONS, REPLIES, REPLY, PROMPT = 200, 64, 256, 256
 def memory_table() -> list[str]:
     """GiB on each GPU, and the smallest usual GPU that holds them."""
     lines = [
-        f"| model | weights | {' | '.join(COLUMNS)} |",
+        f"| model | billion weights | {' | '.join(COLUMNS)} |",
         f"|---|---|{'---|' * len(COLUMNS)}",
     ]
     for way, (flags, ranks) in WAYS.items():

@@ -43,17 +43,15 @@ def estimate(word: str, flags: tuple[str, ...], num_gpus: int) -> None:
 
 def show(found: Estimated, num_gpus: int) -> None:
     """Print the parts and the smallest usual GPU that holds them."""
-    say(
-        f"{found.model}: {found.total / 1e9:.2f} billion weights, {found.trained / 1e9:.3g} billion trained; "
-        f"{num_gpus} GPU{'s' * (num_gpus > 1)}, {found.rows}"
-    )
+    say(f"{found.model}: {found.total / 1e9:.2f} billion weights, {found.trained / 1e9:.3g} billion trained")
+    say(f"{num_gpus} GPU{'s' * (num_gpus > 1)}: {found.rows}")
     parts = {name: getattr(found.memory, name) / GIB for name in ("weights", "gradients", "optimizer", "activations")}
     for name, size in {**parts, "CUDA": CUDA_GIB}.items():
         say(f"{name:>12} {size:8.1f} GiB")
     total = sum(parts.values()) + CUDA_GIB
     fits = [size for size in GPU_GB if size * 1e9 / GIB >= total]
-    sizes = f"fits a GPU of {fits[0]} GB" if fits else f"more than the {GPU_GB[-1]} GB of the largest usual GPU"
-    say(f"{'in all':>12} {total:8.1f} GiB on each GPU: {sizes}; each scorer takes its weights beside it")
+    sizes = f"fits {fits[0]} GB" if fits else f"more than the {GPU_GB[-1]} GB of the largest usual GPU"
+    say(f"{'in all':>12} {total:8.1f} GiB on each GPU: {sizes}; scorers come on top")
 
 
 def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:

@@ -58,10 +58,10 @@ def test_it_prints_the_parts_and_the_smallest_gpu_that_holds_them(qwen: str) -> 
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert "7.61 billion weights" in lines[0]
-    assert "2 row(s) of 512 tokens" in lines[0]
-    assert [line.split()[0] for line in lines[1:]] == ["weights", "gradients", "optimizer", "activations", "CUDA", "in"]
-    assert "fits a GPU of 24 GB" in lines[-1]
-    parts = [float(line.split()[1]) for line in lines[1:-1]]
+    assert lines[1] == "1 GPU: 2 row(s) of 512 tokens a micro-batch"
+    assert [line.split()[0] for line in lines[2:]] == ["weights", "gradients", "optimizer", "activations", "CUDA", "in"]
+    assert "fits 24 GB" in lines[-1]
+    parts = [float(line.split()[1]) for line in lines[2:-1]]
     assert float(lines[-1].split()[2]) == pytest.approx(sum(parts), abs=0.26)
 
 
