@@ -9,6 +9,7 @@ from lmgym.apps.games.commands import games
 from lmgym.apps.games.dialogue.commands import dialogue
 from lmgym.apps.migration.from_trl import from_trl
 from lmgym.apps.playpen.commands import playpen
+from lmgym.apps.serve.commands import serve
 from lmgym.apps.world.commands import ab, baselines, demo, deploy, world, world_model, world_policy
 from lmgym.cli.estimate import estimate
 from lmgym.cli.evaluate import evaluate
@@ -34,7 +35,7 @@ SECTIONS = {
     "Train": ("train", "launch", "demo", "estimate"),
     "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report", "replay"),
-    "Use what was trained": ("chat", "score", "eval"),
+    "Use what was trained": ("chat", "score", "serve", "eval"),
     "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "doctor", "completion", "from-trl"),
@@ -117,6 +118,7 @@ for _command in (
     from_trl,
     games,
     replay,
+    serve,
     dialogue,
     playpen,
     world,

@@ -14,6 +14,7 @@ PAGES = (
     "docs/index.md",
     "docs/data_formats.md",
     "docs/reward_models.md",
+    "docs/serve.md",
     "docs/behaviour_logs.md",
     "docs/sft.md",
     "docs/preferences.md",

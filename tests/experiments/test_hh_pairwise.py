@@ -196,6 +196,12 @@ def test_evaluation_and_scores_agree(plain) -> None:
     assert evaluation["metrics"]["accuracy"] == pytest.approx(accuracy)
     assert read_metrics(plain[1])["eval/accuracy"][UPDATES] == pytest.approx(accuracy)
     assert (plain[1] / "rejected.jsonl").read_text() == ""
+    saved = json.loads((plain[1] / "model/scorer.json").read_text())
+    assert saved["loss"] == "Bradley-Terry loss"
+    assert len(saved["quantiles"]) == 101
+    assert [saved["quantiles"][i] for i in (0, 50, 100)] == pytest.approx(
+        [scores.min().item(), scores.quantile(0.5).item(), scores.max().item()], abs=1e-5
+    )
 
 
 def test_the_model_card_says_what_it_is_and_what_was_measured(plain) -> None:

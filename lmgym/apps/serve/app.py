@@ -1,0 +1,217 @@
+"""The routes of the reward server: each dialect reads its own body and writes its own answer, and all score alike.
+
+| path | who sends it |
+|---|---|
+| /get_reward | OpenRLHF's `--reward.remote_url` |
+| /classify, /v1/classify | clients of vLLM and SGLang, verl's reward model under vLLM |
+| /v1/embeddings | verl's reward model under SGLang |
+| /v1/score | our client, which TRL, verl's custom rewards and verifiers call |
+"""
+
+import asyncio
+import base64
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException
+
+from lmgym import __version__
+from lmgym.apps.serve.batcher import Verdict
+from lmgym.apps.serve.bodies import (
+    Classify,
+    Embeddings,
+    GetReward,
+    Read,
+    Score,
+    Template,
+    read_messages,
+    read_score,
+    read_texts,
+)
+from lmgym.apps.serve.guard import Refusal
+from lmgym.apps.serve.served_scorers import Opinion, ServedScorer
+from lmgym.apps.serve.service import Service
+from lmgym.data.rejections import RowError
+from lmgym.errors import InputError, one_line
+
+CLIENT = Path(__file__).with_name("lmgym_client.py")
+
+
+def make_app(service: Service, token: str) -> FastAPI:
+    """The application; `token` is that of the server, without which nobody may reload over HTTP."""
+    # the pages of Swagger load scripts from elsewhere
+    app = FastAPI(title="lmgym rewards", version=__version__, docs_url=None, redoc_url=None)
+    _add_errors(app)
+    _add_dialects(app, service)
+    _add_operations(app, service, token)
+    return app
+
+
+def _add_dialects(app: FastAPI, service: Service) -> None:
+    """Routes that score."""
+
+    @app.post("/get_reward")
+    async def get_reward(body: GetReward, request: Request, model: str | None = None, template: Template | None = None):
+        name, form = service.find(body.model or model), service.template(body.template, template)
+        prompts = [body.prompts] if isinstance(body.prompts, str) else body.prompts or []
+        read = read_texts(body.query, form, prompts)
+        # the others are monitors, whose scores OpenRLHF logs beside the reward
+        verdict = await service.judge(request, read, [name, *service.paths])
+        scores = [opinion.score for opinion in verdict.opinions[name]]
+        answer = {"rewards": scores, "scores": scores, "extra_logs": _logs(verdict, name)}
+        return answer | {"lmgym": _about(verdict, read, name)}
+
+    @app.post("/classify")
+    @app.post("/v1/classify")
+    async def classify(body: Classify, request: Request, template: Template | None = None):
+        name, form = service.find(body.model), service.template(body.template, template)
+        if (body.input is None) == (body.messages is None):
+            raise Refusal(400, "needed: input, or messages that end in a reply, and not both")
+        read = read_messages(body.messages) if body.input is None else read_texts(body.input, form)
+        verdict = await service.judge(request, read, [name])
+        scorer, opinions = verdict.scorers[name], verdict.opinions[name]
+        activate = bool(body.use_activation or body.activation)  # a trainer needs the logit, which is the default here
+        values = [scorer.activated(one) if activate else one.score for one in opinions]
+        rows = [{"index": i, "label": "LABEL_0", "probs": [v], "num_classes": 1} for i, v in enumerate(values)]
+        return _envelope("classify", body.model or name, rows, opinions) | {"lmgym": _about(verdict, read, name)}
+
+    @app.post("/v1/embeddings")
+    async def embeddings(body: Embeddings, request: Request, template: Template | None = None):
+        name, form = service.find(body.model), service.template(body.template, template)
+        read = read_texts(body.input, form)
+        verdict = await service.judge(request, read, [name])
+        opinions = verdict.opinions[name]
+        rows = [
+            {"object": "embedding", "index": i, "embedding": _embedded(one.score, body.encoding_format)}
+            for i, one in enumerate(opinions)
+        ]
+        return _envelope("embd", body.model or name, rows, opinions) | {"lmgym": _about(verdict, read, name)}
+
+    @app.post("/v1/score")
+    async def score(body: Score, request: Request, template: Template | None = None):
+        names = [service.find(name) for name in body.scorers] if body.scorers else list(service.paths)
+        read = read_score(body, service.template(body.template, template))
+        verdict = await service.judge(request, read, names)
+        single, answer = len(body.conversations), {}
+        answer["scores"] = [_opinions(verdict, i) for i in range(single)]
+        answer["pairs"] = [_pair(verdict, single + 2 * i) for i in range(len(body.pairs))]
+        return answer | {"template": read.template, "scorers": {n: s.info for n, s in verdict.scorers.items()}}
+
+
+def _add_operations(app: FastAPI, service: Service, token: str) -> None:
+    """Routes for who runs the server."""
+
+    @app.get("/health")
+    async def health():
+        return {"status": "ok", "version": __version__}
+
+    @app.get("/ready")
+    async def ready():
+        if not service.batcher.is_alive:
+            raise Refusal(503, "the thread that scores has ended; start the server again", 10)
+        return {"status": "ready", "scorers": service.info}
+
+    @app.get("/metrics")
+    async def metrics():
+        gauges = {"lmgym_queue_replies": service.batcher.waiting, "lmgym_queue_capacity": service.limits.queue}
+        return PlainTextResponse(service.metrics.text(gauges), media_type="text/plain; version=0.0.4")
+
+    @app.get("/lmgym_client.py")
+    async def client():
+        return PlainTextResponse(CLIENT.read_text(encoding="utf-8"), media_type="text/x-python")
+
+    @app.post("/reload")
+    async def reload():
+        if not token:
+            raise Refusal(403, "this server has no token; needed: one (--token), or kill -HUP with its process id")
+        if fault := await asyncio.to_thread(service.reload):
+            raise Refusal(409, fault)
+        return {"status": "reloaded", "scorers": service.info}
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every error as one line of words in the form of OpenAI's and vLLM's servers."""
+
+    def answer(refusal: Refusal) -> JSONResponse:
+        return JSONResponse(refusal.body, refusal.status, refusal.headers)
+
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, error: Refusal):
+        return answer(error)
+
+    @app.exception_handler(InputError)
+    async def wrong(_: Request, error: InputError):
+        return answer(Refusal(400, str(error)))
+
+    @app.exception_handler(RowError)
+    async def wrong_row(_: Request, error: RowError):
+        return answer(Refusal(400, f"{error.field}: {error.found}"))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError):
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            found = f"{first['ctx']['error']} at character {first['loc'][-1]:,}"
+            return answer(Refusal(400, f"the body is not JSON: {one_line(found)}"))
+        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
+        return answer(Refusal(400, one_line(f"{where}: {first['msg']}")))
+
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException):
+        paths = ", ".join(sorted(getattr(route, "path", "") for route in app.routes))
+        words = {404: f"no such path; needed: one of {paths}", 400: "the body cannot be read; needed: JSON"}
+        return answer(Refusal(error.status_code, words.get(error.status_code, str(error.detail))))
+
+
+def _opinions(verdict: Verdict, place: int) -> dict[str, Any]:
+    return {name: opinions[place].fields() for name, opinions in verdict.opinions.items()}
+
+
+def _pair(verdict: Verdict, place: int) -> dict[str, Any]:
+    """Both opinions of each scorer, with the probability that a beats b where the scorer has one."""
+    found: dict[str, Any] = {}
+    for name, opinions in verdict.opinions.items():
+        first, second = opinions[place], opinions[place + 1]
+        chance = verdict.scorers[name].probability(first, second)
+        known = {} if chance is None else {"p_a_beats_b": chance}
+        found[name] = {"a": first.fields(), "b": second.fields()} | known
+    return found
+
+
+def _logs(verdict: Verdict, name: str) -> dict[str, list[float]]:
+    """Numbers that OpenRLHF logs: the same keys for every request, since it stacks them."""
+    logs: dict[str, list[float]] = {"truncated": [float(one.is_truncated) for one in verdict.opinions[name]]}
+    for scorer, opinions in verdict.opinions.items():
+        if scorer != name:
+            logs[scorer] = [one.score for one in opinions]
+        for key in ("z", "spread"):
+            values = [getattr(one, key) for one in opinions]
+            if None not in values:
+                logs[f"{scorer}/{key}"] = values
+    return logs
+
+
+def _about(verdict: Verdict, read: Read, name: str) -> dict[str, Any]:
+    """Which weights gave the scores, how the texts were read, and what was left out of them."""
+    scorer: ServedScorer = verdict.scorers[name]
+    truncated = [i for i, one in enumerate(verdict.opinions[name]) if one.is_truncated]
+    return {"scorer": name, **scorer.info, "template": read.template, "truncated": truncated}
+
+
+def _envelope(kind: str, model: str, rows: list[dict[str, Any]], opinions: list[Opinion]) -> dict[str, Any]:
+    """A list as OpenAI's and vLLM's servers send it."""
+    tokens = sum(one.tokens or 0 for one in opinions)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+    head = {"id": f"{kind}-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": model}
+    return head | {"data": rows, "usage": usage}
+
+
+def _embedded(score: float, encoding: str) -> list[float] | str:
+    """A vector of one number; in base64 as fp32, which OpenAI's client asks for."""
+    return [score] if encoding == "float" else base64.b64encode(np.float32(score).tobytes()).decode()

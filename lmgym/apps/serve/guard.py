@@ -1,0 +1,144 @@
+"""What is checked of a request before any route sees it: who sent it, and that its body is small, whole and UTF-8."""
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from lmgym.apps.serve.metrics import Metrics
+from lmgym.generation.model_server import is_loopback
+
+OPEN = ("/health", "/ready", "/lmgym_client.py")
+"""paths that need no token"""
+BODY_SECONDS = 30.0
+KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "unavailable"}
+
+
+class Refusal(Exception):
+    """An answer without a result: its status, words, and seconds after which to try again."""
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """As OpenAI's and vLLM's servers send it."""
+        kind = KINDS.get(self.status, "invalid_request_error")
+        return {"error": {"message": str(self), "type": kind, "code": self.status}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Retry-After, where trying again helps."""
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+
+@dataclass
+class Guard:
+    """ASGI middleware. The body is read here, and given to the application whole."""
+
+    app: Any
+    metrics: Metrics
+    paths: Collection[str]
+    """those of the routes, which metrics may name"""
+    token: str = ""
+    """needed in the header Authorization; without one only this machine's own names are answered"""
+    most_bytes: int = 16 * 2**20
+    body_seconds: float = BODY_SECONDS
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        """Answers a request, or refuses it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, statuses = time.monotonic(), [0]
+
+        async def noting(message: dict) -> None:
+            if message["type"] == "http.response.start":
+                statuses[0] = message["status"]
+            await send(message)
+
+        path = scope["path"] if scope["path"] in self.paths else "other"
+        try:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            self._check_sender(scope["path"], headers)
+            body = await self._read_body(headers, receive)
+            scope["headers"] = [*(h for h in scope["headers"] if h[0] != b"content-type"), (b"content-type", JSON)]
+            await self.app(scope, _replayed(body, receive), noting)
+        except Refusal as refusal:
+            await _send(refusal, noting)
+        except _Gone:
+            self.metrics.add("lmgym_abandoned_total")
+        finally:
+            self.metrics.add("lmgym_requests_total", path=path, status=str(statuses[0]))
+            self.metrics.add("lmgym_request_seconds_total", time.monotonic() - began, path=path)
+
+    def _check_sender(self, path: str, headers: dict[str, str]) -> None:
+        """Raises Refusal for a wrong token, and for a request that a page of another site makes through a browser."""
+        host = headers.get("host", "")
+        if not self.token and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            raise Refusal(403, "the Host header is not this machine's; needed: 127.0.0.1 or localhost, or a token")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise Refusal(403, "the request comes from a page of another site; needed: one from this address")
+        given = headers.get("authorization", "").partition(" ")
+        is_known = given[0].lower() == "bearer" and hmac.compare_digest(given[2].strip().encode(), self.token.encode())
+        if self.token and path not in OPEN and not is_known:
+            raise Refusal(401, "no token, or a wrong one; needed: the header Authorization: Bearer TOKEN")
+
+    async def _read_body(self, headers: dict[str, str], receive: Any) -> bytes:
+        """The whole body. Raises Refusal if it is too large, takes too long or is not UTF-8."""
+        too_large = f"the body is larger than {self.most_bytes:,} bytes; needed: smaller requests, or --max_body_mb"
+        announced = headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > self.most_bytes:
+            raise Refusal(413, too_large)
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Gone
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > self.most_bytes:
+                        raise Refusal(413, too_large)
+                    if not message.get("more_body"):
+                        break
+        except TimeoutError:
+            raise Refusal(408, f"the body did not arrive within {self.body_seconds:g} s; send it whole") from None
+        body = b"".join(parts)
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise Refusal(400, f"the body is not UTF-8 (byte {error.start:,}); needed: JSON in UTF-8") from None
+        return body
+
+
+JSON = b"application/json"  # clients may leave it out, as curl -d does
+
+
+class _Gone(Exception):
+    """The client left before its request was whole."""
+
+
+def _replayed(body: bytes, receive: Any) -> Any:
+    """A `receive` that gives the body, and then what comes, which is the client's leave."""
+    first = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Any:
+        return first.pop() if first else await receive()
+
+    return replay
+
+
+async def _send(refusal: Refusal, send: Any) -> None:
+    body = json.dumps(refusal.body).encode()
+    extra = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+    headers = [(name.lower().encode(), value.encode()) for name, value in (refusal.headers | extra).items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

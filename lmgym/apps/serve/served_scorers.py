@@ -1,0 +1,225 @@
+"""The scorers of a server: loaded, named in each answer, with their calibration; several paths are an ensemble."""
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmgym.errors import InputError, shown
+from lmgym.models.fingerprint import fingerprint
+from lmgym.models.sources import resolve_source
+from lmgym.scoring.named_scorers import Precision, load_scorer
+from lmgym.scoring.protocol import Scorer, read_scores
+from lmgym.scoring.scorers import HFScorer, read_settings
+from lmgym.text import Conversation, Reply
+
+OF_COMPARISONS = ("Bradley-Terry", "Plackett-Luce")
+"""losses under which sigmoid(score a - score b) is the probability that people prefer a"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A reply to score in its conversation, or a text as the scorer reads it."""
+
+    conversation: Conversation
+    reply: Reply
+    text: str | None = None
+    """rendered already; the conversation and the reply are empty then"""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Scores of the held-out replies that a scorer was saved with."""
+
+    mean: float
+    std: float
+    quantiles: tuple[float, ...]
+    """evenly spaced from the lowest to the highest score; empty where only the moments are saved"""
+
+    def quantile(self, score: float) -> float:
+        """Share of reference replies below a score."""
+        return float(np.interp(score, self.quantiles, np.linspace(0, 1, len(self.quantiles))))
+
+
+@dataclass(frozen=True)
+class Member:
+    """A scorer with what its folder says of it."""
+
+    scorer: Scorer
+    reference: Reference | None
+    reduce: str
+    compares: bool
+    """its scores are those of a Bradley-Terry model"""
+    fingerprint: str
+    revision: str | None
+    """commit of a hub id"""
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What a scorer says of a reply: a value for each member."""
+
+    scores: tuple[float, ...]
+    z: float | None = None
+    quantile: float | None = None
+    tokens: int | None = None
+    dropped_turns: int = 0
+    shortened: int = 0
+
+    @property
+    def score(self) -> float:
+        """The mean of the members."""
+        return sum(self.scores) / len(self.scores)
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over the members of an ensemble (of the population); None for a single scorer."""
+        return float(np.std(self.scores)) if len(self.scores) > 1 else None
+
+    @property
+    def is_truncated(self) -> bool:
+        """True if anything of the text was left out."""
+        return bool(self.dropped_turns or self.shortened)
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON, without what is not known."""
+        known: dict[str, Any] = {"score": self.score, "z": self.z, "quantile": self.quantile, "spread": self.spread}
+        if len(self.scores) > 1:
+            known["members"] = list(self.scores)
+        if self.tokens is not None:
+            known |= {"tokens": self.tokens, "truncated": self.is_truncated}
+            known |= {"dropped_turns": self.dropped_turns, "shortened": self.shortened} if self.is_truncated else {}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ServedScorer:
+    """A scorer, or an ensemble whose score is the mean of its members."""
+
+    name: str
+    path: str
+    members: tuple[Member, ...]
+
+    @classmethod
+    def load(cls, name: str, path: str, precision: Precision = "auto") -> "ServedScorer":
+        """The scorer at `PATH`, or the ensemble of `PATH+PATH`. Raises InputError for one that does not load."""
+        paths = [path] if os.path.exists(path) else [part.strip() for part in path.split("+")]
+        if not all(paths):
+            raise InputError(f"{shown(path)}: an ensemble is PATH+PATH; needed: a folder or hub id on each side of +")
+        return cls(name, path, tuple(_member(one, precision) for one in paths))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What identifies the weights, in each answer."""
+        prints = [member.fingerprint for member in self.members]
+        revisions = [member.revision for member in self.members if member.revision]
+        whole = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
+        info: dict[str, Any] = {"fingerprint": whole[:16], "reduce": self.members[0].reduce}
+        return info | ({"revision": ",".join(revisions)} if revisions else {})
+
+    def judge(self, samples: Sequence[Sample]) -> list[Opinion]:
+        """An opinion a sample. Raises InputError for what a scorer cannot read, ValueError for a score of NaN."""
+        columns = [_judge(member, samples, self.name) for member in self.members]
+        return [_combine(row) for row in zip(*columns, strict=True)]
+
+    def probability(self, first: Opinion, second: Opinion) -> float | None:
+        """That people prefer the first reply; None unless every member was trained on comparisons."""
+        if not all(member.compares for member in self.members):
+            return None
+        margins = [a - b for a, b in zip(first.scores, second.scores, strict=True)]
+        return sum(map(sigmoid, margins)) / len(margins)
+
+    def activated(self, opinion: Opinion) -> float:
+        """The score as vLLM's activation gives it: a logit through the sigmoid; a probability stays."""
+        values = [
+            sigmoid(score) if member.reduce in ("logit", "difference") else score
+            for member, score in zip(self.members, opinion.scores, strict=True)
+        ]
+        return sum(values) / len(values)
+
+
+def sigmoid(value: float) -> float:
+    """1 / (1 + exp(-value)), without overflow."""
+    small = math.exp(-abs(value))
+    return (1 if value >= 0 else small) / (1 + small)
+
+
+def _member(path: str, precision: Precision) -> Member:
+    scorer = load_scorer(path, precision)
+    if not isinstance(scorer, HFScorer):
+        return Member(scorer, None, "", False, hashlib.sha256(path.encode()).hexdigest(), None)
+    source = path if os.path.exists(path) else path.partition("#")[0]
+    saved = read_settings(Path(resolve_source(source, role="scorer")) / "scorer.json")
+    loss = saved.get("loss", OF_COMPARISONS[0])  # of models from elsewhere: most are Bradley-Terry models
+    compares = scorer.reduce in ("logit", "difference") and str(loss).startswith(OF_COMPARISONS)
+    revision = getattr(scorer.model.model.config, "_commit_hash", None)
+    return Member(scorer, _reference(saved), scorer.reduce, compares, fingerprint(source, role="scorer"), revision)
+
+
+def _reference(saved: dict[str, Any]) -> Reference | None:
+    try:
+        mean, std = (float(number) for number in saved["moments"])
+        quantiles = tuple(float(number) for number in saved.get("quantiles", ()))
+    except (KeyError, TypeError, ValueError):
+        return None
+    is_usable = std > 0 and all(map(math.isfinite, (mean, std, *quantiles)))
+    return Reference(mean, std, quantiles) if is_usable else None
+
+
+def _judge(member: Member, samples: Sequence[Sample], name: str) -> list[Opinion]:
+    """Opinions of one member, as `lmgym score` scores the samples in one file."""
+    found: dict[int, Opinion] = {}
+    scorer = member.scorer
+    for raw in (False, True):
+        places = [i for i, sample in enumerate(samples) if (sample.text is not None) == raw]
+        some: list[Any] = [samples[i] for i in places]
+        if not some:
+            continue
+        if not isinstance(scorer, HFScorer):
+            if raw:
+                raise InputError(f"scorer {name} reads conversations, no rendered text; needed: template=reparse")
+            scores = read_scores(scorer.score([s.conversation for s in some], [s.reply for s in some]), len(some))
+            found |= {i: Opinion((score,)) for i, score in zip(places, scores, strict=True)}
+            continue
+        if raw:
+            judged = scorer.judge_texts([s.text for s in some])
+        else:
+            judged = scorer.judge([s.conversation for s in some], [s.reply for s in some])
+        scores = read_scores(judged.scores, len(some))
+        for i, score, tokens, turns, cut in zip(
+            places, scores, judged.tokens, judged.dropped_turns, judged.shortened, strict=True
+        ):
+            found[i] = Opinion((score,), *_calibrated(member.reference, score), tokens, turns, cut)
+    return [found[i] for i in range(len(samples))]
+
+
+def _calibrated(reference: Reference | None, score: float) -> tuple[float | None, float | None]:
+    """(z-score, quantile), each None where the scorer's folder does not tell."""
+    if reference is None:
+        return None, None
+    return (score - reference.mean) / reference.std, reference.quantile(score) if reference.quantiles else None
+
+
+def _combine(opinions: Sequence[Opinion]) -> Opinion:
+    """The opinions of an ensemble's members as one: means, and the most that any of them left out."""
+    if len(opinions) == 1:
+        return opinions[0]
+    tokens = [one.tokens for one in opinions if one.tokens is not None]
+    return Opinion(
+        tuple(one.score for one in opinions),
+        _mean([one.z for one in opinions]),
+        _mean([one.quantile for one in opinions]),
+        max(tokens) if tokens else None,
+        max(one.dropped_turns for one in opinions),
+        max(one.shortened for one in opinions),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
