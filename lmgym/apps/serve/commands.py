@@ -4,7 +4,6 @@ from importlib.util import find_spec
 
 import click
 
-from lmgym.apps.serve.address import bind
 from lmgym.config import Range
 from lmgym.errors import MOST_SECONDS, MOST_STEPS, InputError
 from lmgym.runs.launch import launch
@@ -53,6 +52,8 @@ def rewards(scorers: tuple[str, ...], host: str, port: int, token: str, precisio
         paths = read_names(",".join(scorers), "lmgym serve rewards")
         if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
             raise InputError(f"{' and '.join(missing)} not installed, for serving; needed: pip install 'lmgym[serve]'")
+        from lmgym.apps.serve.address import bind  # imports numpy
+
         with bind(host, port, token.strip()) as listener:
             from lmgym.apps.serve.running import serve_rewards  # imports torch
             from lmgym.apps.serve.service import Limits

@@ -210,7 +210,7 @@ def test_rows_of_the_hub_are_numbered_within_their_split(monkeypatch: pytest.Mon
 
     asked = {}
 
-    def load(source, split, token):
+    def load(source, config, split, token):
         asked.update(source=source, split=split)
         return datasets.Dataset.from_list(ROWS)
 
