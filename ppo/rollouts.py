@@ -24,7 +24,7 @@ from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import Share, groups_of_equal_rewards, share_of_rank
 from lmgym.environments.protocol import RewardFunction, Task
 from lmgym.environments.rollout_engine import run_episodes
-from lmgym.errors import REWARDS_FAILED, InputError, RunStopped, listed
+from lmgym.errors import REWARDS_FAILED, InputError, RunStopped, listed, shown
 from lmgym.generation.actions import policy_over
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Choice, Sampling
@@ -247,8 +247,9 @@ def roll_out(
 def complete(episodes: Sequence[Episode], games: int, trained_agents: int) -> list[Episode]:
     """An episode for each trained agent of each of this rank's games; one without steps for an agent that did not act.
 
-    A game that ended early may never have asked an agent. Raises InputError, on all ranks, if more agents act in a game
-    than are trained, and RunStopped if a rank has no reply at all. Collective.
+    A game that ended early may never have asked an agent. If no trained agent acted on this rank, the first episode
+    borrows a step of another rank. Raises InputError, on all ranks, if more agents act in a game than are trained, and
+    RunStopped if none acted on any rank. Collective.
     """
     by_game: list[list[Episode]] = [[] for _ in range(games)]
     for episode in episodes:
@@ -256,18 +257,23 @@ def complete(episodes: Sequence[Episode], games: int, trained_agents: int) -> li
     most = max((len(found) for found in by_game), default=0)
     acting = {episode.agent for episode in episodes if episode.steps}
     errors = [episode.error for episode in episodes if episode.error]
-    ranks = all_gather_objects((most, acting, errors[:1]))
+    steps = [step for episode in episodes for step in episode.steps[:1]]
+    ranks = all_gather_objects((most, acting, errors[:1], steps[:1]))
     names = sorted(set().union(*(of_rank[1] for of_rank in ranks)))
     if (most := max(of_rank[0] for of_rank in ranks)) > trained_agents:
         raise InputError(
             f"{most} agents of a game are the policy ({listed(names)}), and trained_agents={trained_agents}; needed: "
             f"TaskSetup(trained_agents={most}), or `players` for the agents that are not trained"
         )
-    if games and not all(of_rank[1] for of_rank in ranks):
+    if games and not names:
         why = next((error for of_rank in ranks for error in of_rank[2]), "no game asked a trained agent")
         raise RunStopped(f"an iteration has no reply of the policy: {why}", "rewards_failed", REWARDS_FAILED)
     names += [f"agent {number + 1}" for number in range(len(names), trained_agents)]  # that act in no game
-    return [e for game, found in enumerate(by_game) for e in _with_absent(game, found, names, trained_agents)]
+    found = [e for game, own in enumerate(by_game) for e in _with_absent(game, own, names, trained_agents)]
+    if games and not acting:
+        borrowed = next(step for of_rank in ranks for step in of_rank[3])
+        found[0] = replace(found[0], steps=[replace(borrowed, reward=None, borrowed=True)])
+    return found
 
 
 def _with_absent(game: int, found: Sequence[Episode], names: Sequence[str], trained_agents: int) -> list[Episode]:
@@ -277,6 +283,29 @@ def _with_absent(game: int, found: Sequence[Episode], names: Sequence[str], trai
     others = [name for name in names if name not in {episode.agent for episode in acted}]
     absent = replace(first, steps=[], final_prompt=None, error="" if acted else first.error)
     return [*acted, *(replace(absent, agent=name) for name in others[: trained_agents - len(acted)])]
+
+
+def refuse_idle_agents(episodes: Sequence[Episode], setup: TaskSetup) -> None:
+    """Raises InputError, on all ranks, for agents that act in none of the games: most likely a name is misspelt.
+
+    Agents are known by a reward, by `players`, and by the number `trained_agents`. Collective.
+    """
+    said = {agent for episode in episodes for actions in episode.actions for agent in actions}
+    trained = {episode.agent for episode in episodes if episode.acted}
+    rewarded = {agent for episode in episodes for agent in episode.unclaimed}
+    ranks = all_gather_objects((said, trained, rewarded))
+    said, trained, rewarded = (set().union(*found) for found in zip(*ranks, strict=True))
+    if idle := sorted((rewarded | setup.players.keys()) - said):
+        whose = "has a reward" if idle[0] in rewarded else "is one of `players`"
+        raise InputError(
+            f"the agent {shown(idle[0])} {whose} and acts in no game of the first iteration, where "
+            f"{listed(sorted(said))} act; needed: one of these names, or a larger --num_rollouts if it acts rarely"
+        )
+    if len(trained) < setup.trained_agents:
+        raise InputError(
+            f"trained_agents={setup.trained_agents}, and in the first iteration only {listed(sorted(trained))} acted; "
+            f"needed: TaskSetup(trained_agents={len(trained)}), or a larger --num_rollouts if the other acts rarely"
+        )
 
 
 def gather(

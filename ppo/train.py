@@ -57,7 +57,7 @@ from ppo.monitoring.safeguards import (
     stop_if_too_many_failed,
 )
 from ppo.opponents import claim_pool, set_opponent
-from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, roll_out
+from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_idle_agents, roll_out
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare
@@ -218,6 +218,8 @@ def _roll_out(config: PPOConfig, c: TrainingComponents, iteration: int, clock: C
     lost, total = map(int, sum_over_ranks(counts))
     stop_if_too_many_failed(lost, total, config.reward.max_failed_rewards, error)
     absent = sum_over_ranks(torch.tensor(float(len(played.episodes) - len(asked)))).item()
+    if not iteration:
+        refuse_idle_agents(played.episodes, c.setup)
     if absent and not iteration:
         share = f"{absent:,.0f} of {total + absent:,.0f} episodes"
         show_notes([f"{share} are of agents that did not act in their game: masked (rollout/absent_agents)"], run)

@@ -35,6 +35,8 @@ class Step:
     """the observation's prompt, before it was rendered and cut"""
     appended: bool = False
     """`prompt` begins with the ids of the agent's last prompt and reply, which were not tokenised again"""
+    borrowed: bool = False
+    """of another rank, without a reward: forwards are collective, and no trained agent acted on this one"""
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,18 @@ class Episode:
     """what each agent said, trained or not, by step of the environment: the first k of them begin a fork at step k"""
     error: str = ""
     """why the environment failed; if it did before a trained agent acted, `agent` is empty and there are no steps"""
+    unclaimed: Sequence[str] = ()
+    """agents that the game rewarded and that did not act in it"""
+
+    @property
+    def acted(self) -> bool:
+        """True if the agent acted in the game."""
+        return any(not step.borrowed for step in self.steps)
 
     @property
     def is_absent(self) -> bool:
         """True if the agent did not act in a game that did not fail."""
-        return not (self.steps or self.error)
+        return not (self.acted or self.error)
 
     @property
     def failure(self) -> str:
@@ -89,8 +98,8 @@ class RunningEpisode:
     """by trained agent"""
     said: list[Mapping[str, Action]] = field(default_factory=list)
     """by all agents, by step"""
-    unclaimed: dict[str, float] = field(default_factory=dict)
-    """rewards of agents that had not acted, in all"""
+    unclaimed: set[str] = field(default_factory=set)
+    """agents with a reward that had not acted"""
     error: str = ""
     """which episode failed, at which step, why, and where in the code of its environment"""
     reason: str = ""
@@ -203,8 +212,8 @@ class RunningEpisode:
         for agent, reward in found.items():
             if agent in self.steps:
                 self.add_reward(agent, reward)
-            else:
-                self.unclaimed[agent] = self.unclaimed.get(agent, 0.0) + reward
+            elif reward:
+                self.unclaimed.add(agent)
         return wanted
 
     def add_reward(

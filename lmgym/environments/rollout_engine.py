@@ -18,7 +18,7 @@ from lmgym.environments.engine import hashed_seeds, play
 from lmgym.environments.episodes import Episode, RunningEpisode
 from lmgym.environments.players import ActionRequest, Actor, GeneratorPlayer
 from lmgym.environments.protocol import Action, Environment, Observation, RewardFunction, Task
-from lmgym.errors import InputError, shown
+from lmgym.errors import InputError
 from lmgym.generation.actions import ActionPolicy, accepted, read_candidates
 from lmgym.generation.prompt_fitting import FittedPrompt, fit_prompts, room_for_prompts
 from lmgym.generation.protocol import Completion, Sampling, TokenGenerator, seeds_of
@@ -67,7 +67,6 @@ def run_episodes(
         beginnings=beginnings,
         seed_of=hashed_seeds(base),
     )
-    _fail_unclaimed(episodes)
     return policy.finish(episodes)
 
 
@@ -132,6 +131,7 @@ class PolicyPlayer:
                 episode.seed,
                 episode.actions,
                 episode.error,
+                sorted(episode.unclaimed - episode.steps.keys()),
             )
             for episode in episodes
             for agent, steps in (episode.steps or ({"": []} if episode.error else {})).items()
@@ -163,12 +163,3 @@ class PolicyPlayer:
 def _episode_of(request: ActionRequest) -> RunningEpisode:
     assert request.episode is not None, "the policy acts within `play` only"
     return request.episode
-
-
-def _fail_unclaimed(episodes: Sequence[RunningEpisode]) -> None:
-    """Fails the episodes with rewards of an agent that acted in none of them: most likely its name is misspelt."""
-    acting = {agent for episode in episodes for agent in episode.steps}
-    for episode in episodes:
-        if unknown := [agent for agent, reward in episode.unclaimed.items() if reward and agent not in acting]:
-            found = f"a reward of {episode.unclaimed[unknown[0]]:g} for {shown(unknown[0])}, who acted in no episode"
-            episode.end_as_failed(f"{found}; needed: one of {sorted(acting)}")

@@ -23,6 +23,8 @@ from ppo.rollouts import Rollouts
 
 Sums = dict[str, tuple[float, float]]
 """a sum and the count that it is divided by"""
+IF_ANY = ("rollout/absent_agents", "rollout/failed_episodes")
+"""metrics that are left out while there are none"""
 LINE = {
     "reward/mean": "reward",
     "eval/reward/mean": "eval",
@@ -49,16 +51,17 @@ PHASES = {
 def reduce_means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """The mean of each over all ranks; NaN if the count is 0 everywhere. Collective.
 
-    A rank may lack names that others have, as one without episodes does.
+    A rank may lack names that others have, as one without episodes does. Of IF_ANY only those above 0 are kept.
     """
     names = sorted(set().union(*all_gather_objects(set(sums))))
     pairs = [sums.get(name, (0.0, 0.0)) for name in names]
     flat = sum_over_ranks(torch.tensor(pairs, dtype=torch.float64)).tolist()
-    return {name: total / count if count else math.nan for name, (total, count) in zip(names, flat, strict=True)}
+    kept = {n: found for n, found in zip(names, flat, strict=True) if found[0] or n not in IF_ANY}
+    return {name: total / count if count else math.nan for name, (total, count) in kept.items()}
 
 
 def episode_sums(episodes: Sequence[Episode]) -> Sums:
-    """Rewards, lengths and finish reasons; shares of absent agents and of games that failed, where there are any."""
+    """Rewards, lengths and finish reasons; shares of absent agents and of games that failed."""
     games = {episode.index: bool(episode.error) for episode in episodes if not episode.is_absent}
     absent, agents = sum(episode.is_absent for episode in episodes), len(episodes)
     episodes = [episode for episode in episodes if not episode.is_absent]
@@ -75,16 +78,15 @@ def episode_sums(episodes: Sequence[Episode]) -> Sums:
         "rollout/failed_rewards": (len(episodes) - len(rewards), len(episodes)),
         "rollout/truncated_episodes": _pair([episode.truncated for episode in episodes]),
     }
-    if absent:
-        sums["rollout/absent_agents"] = (absent, agents)
-    if failed := sum(games.values()):
-        sums["rollout/failed_episodes"] = (failed, len(games))
+    sums["rollout/absent_agents"] = (absent, agents)
+    sums["rollout/failed_episodes"] = (sum(games.values()), len(games))
     if later := len(steps) - sum(bool(episode.steps) for episode in episodes):
         sums["rollout/appended_prompts"] = (sum(step.appended for step in steps), later)
     names = sorted({name for step in steps for name in step.scores})
     sums |= {f"scores/{n}": _pair([s.scores[n] for s in steps if n in s.scores]) for n in names}
-    names = sorted({name for episode in episodes for name in episode.info})
-    return sums | {f"episode/{n}": _pair([float(e.info[n]) for e in episodes if n in e.info]) for n in names}
+    infos = {episode.index: episode.info for episode in episodes}.values()  # of a game, however many agents acted
+    names = sorted({name for info in infos for name in info})
+    return sums | {f"episode/{n}": _pair([float(info[n]) for info in infos if n in info]) for n in names}
 
 
 def text_sums(before: Mapping[str, TextCounts], now: Mapping[str, TextCounts]) -> Sums:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -97,6 +98,19 @@ def test_agents_that_were_not_asked_and_games_that_failed_are_masked_and_counted
         r"4 of 32 games failed \(rollout/failed_episodes\), in the last of them: episode \d+ .*Negotiation", said
     )
     assert (folder / "model" / "config.json").is_file()
+
+
+def test_an_agent_that_acts_in_no_game_is_refused_by_name_in_the_first_iteration(go: Go) -> None:
+    class Misspelt(Negotiation):
+        def step(self, actions: Mapping[str, str]) -> StepResult:
+            result = super().step(actions)
+            return replace(result, rewards={**result.rewards, "juge": 1.0})
+
+    def games(config, tokenizer) -> TaskSetup:
+        return TaskSetup([{}] * 16, [{}] * 4, Misspelt, None, "games", trained_agents=2)
+
+    with pytest.raises(InputError, match=r"^the agent 'juge' has a reward and acts in no game .* buyer, judge act;"):
+        go(games, max_failed_rewards=0.2)
 
 
 def test_a_run_of_which_every_game_fails_stops_in_words(go: Go) -> None:

@@ -349,8 +349,9 @@ def test_the_environment_of_the_documents_is_trained_in(go: Go) -> None:
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
-    names: dict[str, Any] = {"train": None, "config": None, "launch": lambda entry: None}
+    names: dict[str, Any] = {}
     exec(written_file("docs/environments.md", "guess.py"), names)
+    names |= {"train": None, "config": None, "launch": lambda entry: None}
     [setup] = [part for part in code("ppo.md") if "def guessing" in part]
     exec(setup, names)
     folder = go(names["guessing"])

@@ -17,7 +17,7 @@ import torch
 
 from lmgym.apps.agents.dialogue import Messages, add_message, conversation_of
 from lmgym.apps.agents.episode_learner import EpisodeLearner
-from lmgym.apps.agents.settings import agent_config
+from lmgym.apps.agents.settings import agent_config, counts_turns
 from lmgym.errors import InputError, shown
 from lmgym.training.reporting import show_notes
 
@@ -76,7 +76,7 @@ class Agent(ABC):
         if model is not None:
             config, notes = agent_config(generate_config_dict, ppo_config_dict, torch.device(device).type)
             show_notes([f"lmgym.agents: {note}" for note in notes])
-            self._learner = EpisodeLearner(model, tokenizer, device, config)
+            self._learner = EpisodeLearner(model, tokenizer, device, config, counts_turns(ppo_config_dict))
             self.model = self._learner.model
         self.start_episode()
 
@@ -116,7 +116,7 @@ class Agent(ABC):
         self.current_episode_rewards.append(float(reward))
 
     def terminate_episode(self, train: bool = True, next_observation: Any = None) -> dict[str, float]:
-        """End the episode; every `batch_size` episodes, an update of PPO, whose metrics are returned, else {}.
+        """End the episode; every `batch_size` episodes (or turns), an update, whose metrics are returned, else {}.
 
         With `next_observation` it was truncated, as by a time limit: the observation's value is that of what would
         have followed. Episodes with `train=False` are not learned from.

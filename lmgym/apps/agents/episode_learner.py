@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 
 @final
 class EpisodeLearner:
-    """Plays an agent's episodes, keeps those that are to be learned, and updates its model."""
+    """Plays an agent's episodes, keeps those that are to be learned, and updates its model.
 
-    def __init__(self, model: Any, tokenizer: Any, device: Any, config: "PPOConfig") -> None:
+    With `by_turns` a batch is so many turns, as LlamaGym counts them: an update has all episodes that wait, and the
+    turns beyond the batch count for the next one.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, device: Any, config: "PPOConfig", by_turns: bool = False) -> None:
         from ppo.setup import Updates, connect
         from ppo.state import LoopState
         from ppo.task_setups import TaskSetup
@@ -38,13 +42,14 @@ class EpisodeLearner:
         self.model = model if wrapped else AutoModelForCausalLMWithValueHead.from_pretrained(model)
         tokenizer = _ready(tokenizer)
         self.config, self.has_system = config, takes_system(tokenizer)
+        self.by_turns, self.counted = by_turns, 0
         actor, reference = self.model.make_actor(config, tokenizer)
         show_notes([actor.decoder.note] if actor.decoder.note else [])
         setup = TaskSetup([], [], _no_environment, None, "")
         line = StatusLine("PPO", 0, "updates", shown=False)
         updates = Updates(lambda update: config.optimizer.learning_rate, _stop_non_finite, lambda update: None, line)
         self.components = connect(config, None, actor, reference, tokenizer, setup, torch.device(device), updates)
-        self.components.learner.split = _split
+        self.components.learner.split = self._split
         self.state = LoopState.fresh(config)
         self.components.sampler.sync(self.components.engine.version)
         generator, sampling = self.components.sampler.generator, config.sampling
@@ -58,8 +63,8 @@ class EpisodeLearner:
 
     @property
     def ready(self) -> bool:
-        """True if as many episodes wait as an update takes."""
-        return len(self.waiting) >= self.config.rollout.num_rollouts
+        """True if as many episodes, or turns, wait as an update takes."""
+        return self.counted >= self.config.rollout.num_rollouts
 
     def begin(self, agent: Any) -> None:
         """Begin an episode of the agent, with a seed that `train` would give it too."""
@@ -86,7 +91,9 @@ class EpisodeLearner:
         """End the episode, with `final` as one that was cut short before this prompt; one without turns is dropped."""
         shown = {POLICY: Observation(final)} if final is not None else {}
         self._receive(self.episode, StepResult(shown, terminated=final is None, truncated=final is not None))
-        self.waiting += self.policy.finish([self.episode])
+        found = self.policy.finish([self.episode])
+        self.waiting += found
+        self.counted += sum(len(episode.steps) for episode in found) if self.by_turns else len(found)
 
     def update(self) -> dict[str, float]:
         """Steps 3 to 6 of ppo/train.py on the waiting episodes, with the same functions; the iteration's metrics."""
@@ -114,7 +121,17 @@ class EpisodeLearner:
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
         c.sampler.sync(c.engine.version)
         self.waiting, self._seeds = [], self._seeds_of_iteration()
+        self.counted = max(0, self.counted - config.rollout.num_rollouts)
         return metrics
+
+    def _split(self, episodes: int, batch: int, rank: int, ranks: int, seed: Sequence[int]) -> list[np.ndarray]:
+        """Minibatches of `batch` episodes; of turns, as many as a batch has; of a batch that is not full, one."""
+        from ppo.rollouts import minibatches
+
+        if self.by_turns:
+            parts = min(episodes, self.config.rollout.num_rollouts // batch)
+            return np.array_split(np.random.default_rng(seed).permutation(episodes), parts)
+        return minibatches(episodes, batch if episodes % batch == 0 else episodes, rank, ranks, seed)
 
     def _reply(self, episode: RunningEpisode, conversation: Conversation) -> str:
         self._receive(episode, StepResult({POLICY: Observation(conversation)}))
@@ -145,13 +162,6 @@ def _ready(tokenizer: Any) -> Any:
         raise InputError("the tokenizer has no eos token: replies would never end; needed: tokenizer.eos_token = ...")
     ensure_template(tokenizer)
     return tokenizer
-
-
-def _split(episodes: int, batch: int, rank: int, ranks: int, seed: Sequence[int]) -> list[np.ndarray]:
-    """Minibatches; all episodes in one if they are not a multiple of a batch."""
-    from ppo.rollouts import minibatches
-
-    return minibatches(episodes, batch if episodes % batch == 0 else episodes, rank, ranks, seed)
 
 
 def _no_environment() -> Any:

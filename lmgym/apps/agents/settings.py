@@ -32,9 +32,11 @@ UNUSED = {
 """of TRL's PPOConfig, without an equivalent"""
 OWN_NAMES = {
     "batch_size", "mini_batch_size", "gradient_accumulation_steps", "adap_kl_ctrl", "kl_penalty", "target_kl",
-    "early_stopping", "score_clip",
+    "early_stopping", "score_clip", "batch_unit",
 }  # fmt: skip
-"""of TRL's PPOConfig, that are called otherwise here"""
+"""of TRL's PPOConfig, that are called otherwise here, and the unit of batch_size"""
+UNITS = ("episodes", "turns")
+UNIT = "batch_unit"
 LOOP_GROUPS = ("reward", "method", "critic", "optimizer", "limits")
 """groups of a PPOConfig that a program with its own loop reads"""
 NOT_IN_LOOP = {
@@ -56,6 +58,8 @@ def agent_config(
     from ppo.config import PPOConfig
 
     given = _plain(BATCHES if ppo is None else ppo)
+    if (unit := given.get(UNIT, UNITS[0])) not in UNITS:
+        raise InputError(f"{PPO}: {UNIT}={shown(unit)}; needed: {' or '.join(UNITS)}, which batch_size counts")
     flags = _flags(PPOConfig("agent"), LOOP_GROUPS) - NOT_IN_LOOP
     config, notes = _build("agent", generate, given, flags)
     config = replace(config, policy=replace(config.policy, precision="bf16" if device_type == "cuda" else "fp32"))
@@ -68,6 +72,11 @@ def agent_config(
     return config, [*notes, *bias_notes(config)]
 
 
+def counts_turns(ppo: Mapping[str, Any] | None) -> bool:
+    """True if batch_size counts turns, as LlamaGym's does, instead of episodes."""
+    return _plain(ppo or {}).get(UNIT) == UNITS[1]
+
+
 def run_config(
     name: str, generate: Mapping[str, Any] | None, ppo: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> "tuple[PPOConfig, list[str]]":
@@ -75,6 +84,10 @@ def run_config(
     `num_rollouts`, which is among them, is the batch."""
     from ppo.config import PPOConfig
 
+    if counts_turns(ppo):
+        raise InputError(
+            f"{PPO}: {UNIT}='turns' is for a loop of your own; needed: without it, num_envs episodes are an iteration"
+        )
     groups = [field.name for field in fields(PPOConfig) if field.name != "name"]
     flags = _flags(PPOConfig(name), groups)
     return _build(name, generate, dict(settings) | _plain(ppo or {}) | {"batch_size": settings["num_rollouts"]}, flags)

@@ -181,4 +181,4 @@ def test_players_that_differ_by_episode_are_not_trained_either() -> None:
     assert [step.reward for step in first.steps["b"]] == [-1.0, -1.0]
     assert [step.reward for step in second.steps["a"]] == [1.0, 1.0]
     assert (first.steps.keys(), second.steps.keys()) == ({"b"}, {"a"})
-    assert (first.unclaimed, second.unclaimed) == ({}, {})
+    assert (first.unclaimed, second.unclaimed) == (set(), set())

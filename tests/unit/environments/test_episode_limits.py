@@ -95,7 +95,6 @@ def paid(reward: object, agent: str = "policy") -> StepResult:
         (paid("1"), "a reward for 'policy': '1' is str; needed: a number"),
         (paid(1e200), "1e.200 is no reward; needed: a finite number, at most 1,000,000 in size"),
         (paid(float("nan")), "nan is no reward"),
-        (paid(1.0, "polcy"), r"a reward of 1 for 'polcy', who acted in no episode; needed: one of \['policy'\]"),
         (StepResult({"policy": Observation(42)}), "the observation of 'policy' is 42, a int; needed: text"),  # type: ignore[arg-type]
         (StepResult({"policy": "hello"}), r"a str is observed; needed: {agent: Observation\(prompt\)} for all"),  # type: ignore[dict-item]
         (StepResult({"policy": Observation("\ud800")}), "has half a surrogate pair, which no file can hold"),

@@ -5,12 +5,14 @@ import pytest
 import torch
 
 from lmgym.environments.episodes import Episode, Step
+from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError, RunStopped
-from lmgym.generation.protocol import Completion
+from lmgym.generation.protocol import Completion, ScriptedGenerator
 from ppo.algorithms.learning import advantage_estimator
 from ppo.config import CriticConfig, PPOConfig, RewardConfig
 from ppo.monitoring.metrics import episode_sums
-from ppo.rollouts import Rollouts, RowBatch, complete, gather, minibatches, similar_batches
+from ppo.rollouts import Rollouts, RowBatch, complete, gather, minibatches, refuse_idle_agents, similar_batches
+from ppo.task_setups import TaskSetup
 
 
 def step(ids: int, reward, reason: str = "eos", prompt: int = 3) -> Step:
@@ -149,3 +151,44 @@ def test_more_agents_in_a_game_than_are_trained_are_refused_and_so_is_an_iterati
         complete(both, 1, 1)
     with pytest.raises(RunStopped, match="an iteration has no reply of the policy: episode 0: KeyError"):
         complete([Episode(0, "", [], True, False, None, {}, error="episode 0: KeyError")], 1, 1)
+
+
+def test_agents_that_act_in_no_game_are_refused_by_name_and_those_that_act_in_one_are_not() -> None:
+    def setup(trained_agents: int, *players: str) -> TaskSetup:
+        named = {name: ScriptedGenerator(["hello"]) for name in players}
+        return TaskSetup([{}], [{}], ScoredChat, None, "x", players=named, trained_agents=trained_agents)
+
+    def game(index: int, agent: str, *others: str, unclaimed: tuple[str, ...] = ()) -> Episode:
+        said = [dict.fromkeys((agent, *others), "5")]
+        return Episode(index, agent, [step(1, 1.0)], True, False, None, {}, actions=said, unclaimed=unclaimed)
+
+    settled, judged = game(0, "buyer", "seller", unclaimed=("judge",)), game(1, "judge", "buyer", "seller")
+    refuse_idle_agents([settled, judged], setup(2, "seller"))
+    with pytest.raises(
+        InputError, match=r"the agent 'judge' has a reward and acts in no game .* where buyer, seller act"
+    ):
+        refuse_idle_agents([settled], setup(1, "seller"))
+    with pytest.raises(InputError, match="the agent 'seler' is one of `players` and acts in no game"):
+        refuse_idle_agents([settled, judged], setup(2, "seler"))
+    with pytest.raises(
+        InputError, match="trained_agents=3, and in the first iteration only buyer, judge acted; needed"
+    ):
+        refuse_idle_agents([settled, judged], setup(3))
+
+
+def test_a_game_that_asked_only_one_of_five_agents_has_four_masked_episodes() -> None:
+    names = [f"agent {letter}" for letter in "abcde"]
+    whole = [Episode(0, name, [step(1, 1.0)], True, False, None, {}) for name in names]
+    brief = Episode(1, names[2], [step(1, 1.0)] * 3, True, False, None, {})
+    found = complete([*whole, brief], 2, 5)
+    assert len(found) == 10
+    assert sorted(e.agent for e in found[5:] if e.is_absent) == [name for name in names if name != names[2]]
+    rewards = gather(found, PPOConfig("x"), groups=np.array([0, 1, 2, 3, 4] * 2)).has_reward
+    assert rewards.tolist() == [True] * 6 + [False] * 4
+
+
+def test_the_numbers_that_a_game_logs_count_once_however_many_agents_acted() -> None:
+    info = [{"settled": 0.0}, {"settled": 1.0}]
+    judged = [Episode(0, agent, [step(1, 1.0)], True, False, None, info[0]) for agent in ("buyer", "judge")]
+    settled = Episode(1, "buyer", [step(1, 1.0)], True, False, None, info[1])
+    assert episode_sums(complete([*judged, settled], 2, 2))["episode/settled"] == (1.0, 2)

@@ -99,6 +99,19 @@ def test_fewer_episodes_than_a_batch_are_learned_on_request(made) -> None:
     assert agent.train_batch() == {}
 
 
+def test_a_batch_of_turns_is_counted_as_llamagym_counts_it(made) -> None:
+    """Walks of 4 turns and batches of 6: the turns beyond a batch count for the next one."""
+    agent = made(reads(1), BATCH | {"batch_size": 6, "mini_batch_size": 3, "batch_unit": "turns"})
+    stats = [play(agent, Walk()) for _ in range(6)]
+    assert [bool(one) for one in stats] == [False, True, True, False, True, True]
+    assert [one["rollout/trained_tokens"] > 0 for one in stats if one] == [True] * 4
+    assert agent._learner.waiting == [], "an update has whole episodes, and all of them"
+    parts = agent._learner._split(5, 3, 0, 1, (0, 0, 0))
+    assert sorted(map(len, parts)) == [2, 3], "as many minibatches as a batch of turns has"
+    with pytest.raises(InputError, match="batch_unit='tokens'; needed: episodes or turns, which batch_size counts"):
+        made(reads(1), BATCH | {"batch_unit": "tokens"})
+
+
 @pytest.mark.parametrize("invalid", [ValueError("no"), None, 2])
 def test_a_reply_that_is_no_action_costs_a_penalty_and_stays_in_the_dialogue(made, invalid) -> None:
     agent = made(reads(invalid, 1), action_space=Discrete(2))

@@ -84,3 +84,5 @@ def test_a_run_takes_any_flag_and_its_batch_is_the_number_of_environments() -> N
     assert (config.policy.model, config.policy.lora_rank, config.output, config.run.deepspeed) == ("m", 8, "o", "zero2")
     assert (config.rollout.num_rollouts, config.optimizer.global_batch, config.algorithm.num_generations) == (32, 32, 8)
     assert notes == []
+    with pytest.raises(InputError, match="batch_unit='turns' is for a loop of your own"):
+        run_config("agents", None, {"batch_unit": "turns"}, settings)
