@@ -1,4 +1,4 @@
-"""What one GPU does: a run that learns and is resumed, training, generation and PPO at the shapes of Qwen3.
+"""Figures of one GPU: a run that learns and is resumed, training, generation and PPO at the shapes of Qwen3.
 
     python3 benchmarks/on_gpu.py                              # writes benchmarks/results/on_gpu.json
     python3 benchmarks/on_gpu.py --device cpu --models tiny --output /tmp/x.json   # a rehearsal in fp32
@@ -92,7 +92,7 @@ def record_of(arguments: argparse.Namespace, device: torch.device) -> dict[str, 
 
 
 def tasks_of(arguments: argparse.Namespace, device: torch.device, roofs: dict) -> dict[str, dict[str, Callable]]:
-    """What is to be measured, by part and name."""
+    """Measurements to be made, by part and name."""
     sizes, batches = ON_A_CPU if device.type == "cpu" else (MICRO_BATCHES, BATCHES)
     found: dict[str, dict[str, Callable]] = {part: {} for part in PARTS}
     found["learning"]["random walks"] = lambda: learn(arguments.output.with_suffix(".walks"))

@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before this f
 from model_costs import Shape
 from shapes import read_shape, saved_config
 
-from lmgym.cli.estimate import CUDA_GIB, GPU_GB, estimate_of
-from lmgym.models.memory import GIB
+from lmgym.cli.estimate import estimate_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/settings.md"
@@ -63,9 +62,7 @@ def memory_cell(name: str, word: str, flags: tuple[str, ...], ranks: int) -> str
         flags = tuple(flag for flag in flags if flag not in ALL)  # a setting of PPO
     with saved_config(name) as folder:
         found = estimate_of(word, [*flags, "--model", folder], ranks)
-    gib = found.memory.total / GIB + CUDA_GIB
-    fits = [size for size in GPU_GB if size * 1e9 / GIB >= gib]
-    return f"{gib:.0f} ({fits[0] if fits else 'none'})"
+    return f"{found.gib:.0f} ({found.gpu or 'none'})"
 
 
 def title(name: str) -> str:

@@ -28,6 +28,22 @@ class Estimated(NamedTuple):
     trained: int
     rows: str
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """GiB on each GPU by part."""
+        names = ("weights", "gradients", "optimizer", "activations")
+        return {name: getattr(self.memory, name) / GIB for name in names} | {"CUDA": CUDA_GIB}
+
+    @property
+    def gib(self) -> float:
+        """GiB on each GPU."""
+        return sum(self.parts.values())
+
+    @property
+    def gpu(self) -> int | None:
+        """GB of the smallest usual GPU that holds it; None for more than any has."""
+        return next((size for size in GPU_GB if size * 1e9 / GIB >= self.gib), None)
+
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("word", metavar="|".join(FORMS))
@@ -45,13 +61,10 @@ def show(found: Estimated, num_gpus: int) -> None:
     """Print the parts and the smallest usual GPU that holds them."""
     say(f"{found.model}: {found.total / 1e9:.2f} billion weights, {found.trained / 1e9:.3g} billion trained")
     say(f"{num_gpus} GPU{'s' * (num_gpus > 1)}: {found.rows}")
-    parts = {name: getattr(found.memory, name) / GIB for name in ("weights", "gradients", "optimizer", "activations")}
-    for name, size in {**parts, "CUDA": CUDA_GIB}.items():
+    for name, size in found.parts.items():
         say(f"{name:>12} {size:8.1f} GiB")
-    total = sum(parts.values()) + CUDA_GIB
-    fits = [size for size in GPU_GB if size * 1e9 / GIB >= total]
-    sizes = f"fits {fits[0]} GB" if fits else f"more than the {GPU_GB[-1]} GB of the largest usual GPU"
-    say(f"{'in all':>12} {total:8.1f} GiB on each GPU: {sizes}; scorers come on top")
+    sizes = f"fits {found.gpu} GB" if found.gpu else f"more than the {GPU_GB[-1]} GB of the largest usual GPU"
+    say(f"{'in all':>12} {found.gib:8.1f} GiB on each GPU: {sizes}; scorers come on top")
 
 
 def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
@@ -68,7 +81,6 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     settings = getattr(config, "policy", None) or config.scorer
     model = load_config(settings.model, settings.trust_remote_code)
-    counts = count_weights(model, settings, causal=form.stage != "reward")
     if form.stage == "ppo":
         from ppo.check import count_trained, estimate_run
 
@@ -83,6 +95,7 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
         replies = 1 if form.stage == "sft" else 2
         tokens = config.optimizer.micro_batch * config.data.max_length * replies
         checkpointing, causal = settings.gradient_checkpointing, form.stage != "reward"
+        counts = count_weights(model, settings, causal)
         memory = estimate_memory(model, tokens, settings.precision, deepspeed, ranks, checkpointing, settings, causal)
         rows = f"{config.optimizer.micro_batch * replies} row(s) of {config.data.max_length} tokens a micro-batch"
     return Estimated(memory, settings.model, counts.total, counts.trained, rows)

@@ -9,16 +9,16 @@ import click
 from lmgym.config import CapabilitiesConfig
 from lmgym.console import CONSOLE, say
 from lmgym.errors import shown_path
+from lmgym.runs.conclusion import trained_in
 from lmgym.runs.files import write_json, write_lines
 from lmgym.runs.launch import launch
 
 BATCH = CapabilitiesConfig().capabilities_batch
-TRAINED = ("model", "adapter")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the tasks are run."""
+    """Settings of the tasks, and the folder of the results."""
 
     data: str | None = None
     limit: int | None = None
@@ -62,7 +62,7 @@ def evaluate_model(model: str, suite: str, options: Options) -> None:
     from lmgym.training.capabilities import Suite, figures_table, load_tasks
 
     tasks = load_tasks(suite, options.data)
-    folder = trained_in(model)
+    folder = model_of(model)
     generator = load_causal(folder)
     template = options.chat_template
     if template is None:
@@ -84,11 +84,11 @@ def evaluate_model(model: str, suite: str, options: Options) -> None:
     say(f"results, and each reply, in {shown_path(output)}")
 
 
-def trained_in(folder: str) -> str:
+def model_of(folder: str) -> str:
     """The folder of what a run has trained, if the folder is a run's; else the same name."""
     path = Path(folder).expanduser()
     is_run = (path / "run.json").is_file() and not (path / "config.json").is_file()
-    return next((str(path / name) for name in TRAINED if is_run and (path / name).is_dir()), folder)
+    return str((trained_in(path) if is_run else None) or folder)
 
 
 def has_template(folder: str, tokenizer: Any) -> bool:

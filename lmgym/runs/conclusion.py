@@ -69,7 +69,7 @@ def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:
         return ""
     if run.outcome == "running":
         return f"lmgym watch {quote(str(run.folder))}"
-    stage, model = stage_of(run), _trained(run)
+    stage, model = stage_of(run), trained_in(run.folder)
     if not stage or model is None:
         return f"lmgym report {quote(str(run.folder))}"
     config = run.record.get("config")
@@ -89,7 +89,7 @@ def _chat(policy: Path, stage: str, settings: Mapping[str, Any]) -> list[object]
 def _optimise(run: ListedRun, scorer: Path, settings: Mapping[str, Any], runs: Sequence[ListedRun]) -> list[object]:
     """PPO against a scorer."""
     others = (one for one in runs if one.outcome == "finished" and stage_of(one) in ("sft", "preference"))
-    policy = next(filter(None, map(_trained, others)), None) or settings.get("model") or "MODEL"
+    policy = next(filter(None, (trained_in(one.folder) for one in others)), None) or settings.get("model") or "MODEL"
     name, prompts = one_line(run.text("name"), 60) or "scorer", _relative(settings.get("dataset") or "PROMPTS")
     named = ("--scorers", f"{name}={_relative(scorer)}", "--prompts", prompts)
     return ["lmgym", "train", "ppo", "hh_harmless", "--model", _relative(policy), *named]
@@ -124,6 +124,6 @@ def _relative(path: object) -> str:
     return text
 
 
-def _trained(run: ListedRun) -> Path | None:
-    """The folder of what a run has trained."""
-    return next((folder for name in ("model", "adapter") if (folder := run.folder / name).is_dir()), None)
+def trained_in(folder: Path) -> Path | None:
+    """The model or adapter in the folder of a run that has trained one."""
+    return next((found for name in ("model", "adapter") if (found := folder / name).is_dir()), None)

@@ -308,7 +308,7 @@ def _moments(saved: dict, path: str | Path) -> tuple[float, float]:
 
 
 def read_settings(path: Path) -> dict:
-    """What a `scorer.json` says; nothing where there is none. Raises InputError for one that is damaged."""
+    """The settings in a `scorer.json`; none where there is no such file. Raises InputError for one that is damaged."""
     if not path.is_file():
         return {}
     try:

@@ -11,7 +11,7 @@ from launching import ROOT, flags, launch, read_metrics, run
 from ppo_in_process import train_small
 from safetensors.torch import load_file
 
-from lmgym.cli.evaluate import Options, evaluate_model, trained_in
+from lmgym.cli.evaluate import Options, evaluate_model, model_of
 from lmgym.config import CapabilitiesConfig, ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.generation.local_generation import load_causal
 from lmgym.report.page import report_page
@@ -93,7 +93,7 @@ def test_sft_is_tested_at_each_evaluation_and_its_folder_is_a_model_for_the_comm
     assert found[0] == figure(small_models["llama"], choice)
     assert found[4] == pytest.approx(figure(saved, choice), abs=1 / ROWS if rank else 0)
     assert "capability: choice" in capsys.readouterr().out
-    assert trained_in(str(folder)) == str(saved)
+    assert model_of(str(folder)) == str(saved)
     evaluate_model(str(folder), choice["capabilities"], Options(limit=8, output=str(tmp_path / "results")))
     results = json.loads((tmp_path / "results/results.json").read_text())
     assert results["figures"]["choice"]["rows"] == 8

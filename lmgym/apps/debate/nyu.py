@@ -40,12 +40,7 @@ def read_nyu_file(file: Path) -> Iterator[Transcript]:
 
     Raises InputError, with file and line, for what is none.
     """
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: JSON or JSONL of debates"
-        ) from error
+    text = read_text(file, "JSON or JSONL of debates")
     whole = [(1, text)] if file.suffix == ".json" else list(enumerate(text.split("\n"), 1))
     for number, line in whole:
         if not line.strip():
@@ -61,6 +56,14 @@ def read_nyu_file(file: Path) -> Iterator[Transcript]:
             found = getattr(error, "found", error) if known else one_line(f"{type(error).__name__}: {error}")
             needed = "" if "needed: " in str(found) else "; needed: a debate in NYU's shape"
             raise InputError(f"{shown_path(file)}, line {number}: {found}{needed}") from error
+
+
+def read_text(file: Path, needed: str) -> str:
+    """A file's text. Raises InputError, with what is needed, if it cannot be read as UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: {needed}") from error
 
 
 def in_order(file: Path) -> list[str | int]:
@@ -115,7 +118,7 @@ def _defends(speeches: Sequence[Mapping[str, Any]], answers: Sequence[str]) -> b
 
 
 def _supplemental(speech: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a model noted with its speech; nothing where it noted nothing, or several things."""
+    """The notes of a model on its speech; nothing where it made none, or several."""
     found = speech.get("supplemental")
     return found if isinstance(found, Mapping) else {}
 

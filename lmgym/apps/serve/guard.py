@@ -1,4 +1,4 @@
-"""What is checked of a request before any route sees it: who sent it, and that its body is small, whole and UTF-8."""
+"""Checks of a request before any route sees it: who sent it, and that its body is small, whole and UTF-8."""
 
 import asyncio
 import hmac

@@ -50,7 +50,7 @@ def serve_rewards(
 
 
 def describe(scorer: ServedScorer) -> str:
-    """What its answers have beyond scores."""
+    """The contents of its answers, in words."""
     saved = [member.reference for member in scorer.members]
     known = {"z-scores": all(saved), "quantiles": all(one and one.quantiles for one in saved)}
     known |= {"spread": len(saved) > 1, "P(a beats b)": all(member.compares for member in scorer.members)}

@@ -62,7 +62,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What a scorer says of a reply: a value for each member."""
+    """A scorer's verdict on a reply: a value for each member."""
 
     scores: tuple[float, ...]
     z: float | None = None
@@ -115,7 +115,7 @@ class ServedScorer:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What identifies the weights, in each answer."""
+        """The identity of the weights, for each answer."""
         prints = [member.fingerprint for member in self.members]
         revisions = [member.revision for member in self.members if member.revision]
         whole = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()

@@ -18,7 +18,7 @@ from lmgym.scoring.named_scorers import Precision
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a server takes on."""
+    """Bounds on the work that a server takes on."""
 
     timeout: float = 60.0
     """seconds until a request that is not yet scored is refused"""
@@ -45,7 +45,7 @@ class Service:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What identifies each scorer's weights."""
+        """The identity of each scorer's weights."""
         return {name: scorer.info for name, scorer in self.scorers.items()}
 
     def find(self, name: str | None) -> str:
@@ -63,7 +63,7 @@ class Service:
         raise Refusal(404, f"no scorer {shown(name)} is served; {near}needed: one of {listed(self.paths)}")
 
     def template(self, *asked: Template | None) -> Template:
-        """How rendered texts are read: as the first that asks wants it."""
+        """The reading of rendered texts: that of the first who asks."""
         return next((one for one in asked if one is not None), self.limits.template)
 
     async def judge(self, request: Any, read: Read, scorers: Sequence[str]) -> Verdict:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lmgym.apps.debate.nyu import in_order, read_nyu_file
+from lmgym.apps.debate.nyu import in_order, read_nyu_file, read_text
 from lmgym.apps.debate.transcript import Transcript, read_lines, to_row
-from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.errors import InputError, shown, shown_path
 from lmgym.masking import mask_keys
 from lmgym.runs.files import read_json, write_json
 
@@ -64,12 +64,7 @@ def read_transcripts(path: str | Path) -> list[Transcript]:
         )
     transcripts: list[Transcript] = []
     for file in files:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: {TRANSCRIPTS} of a tournament"
-            ) from error
+        text = read_text(file, f"{TRANSCRIPTS} of a tournament")
         transcripts += read_lines(text.split("\n")[:-1], shown_path(file))
     numbers = [transcript.number for transcript in transcripts]
     if len(set(numbers)) < len(numbers):

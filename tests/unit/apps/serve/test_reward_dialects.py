@@ -36,7 +36,7 @@ TEXTS = [chatml(chat) for chat in CHATS]
 
 @pytest.fixture(scope="module")
 def expected(calibrated, scorer_folders, tmp_path_factory) -> dict[str, list[float]]:
-    """What `lmgym score` writes for the chats, by scorer."""
+    """Scores that `lmgym score` writes for the chats, by scorer."""
     folder, found = tmp_path_factory.mktemp("scored"), {}
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in CHATS))

@@ -1,4 +1,4 @@
-"""What the reward server refuses, each in one line of words, and what it survives."""
+"""Requests that the reward server refuses, each in one line of words, and those that it survives."""
 
 import json
 import os
