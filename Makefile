@@ -32,6 +32,7 @@ test: $(VENV)/.installed-dev  ## what CI runs
 test-full: export LMGYM_FAMILIES_TABLE = docs/families.md
 test-full: $(VENV)/.installed-dev  ## everything, slow launches and quantised weights too; writes docs/families.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check bitsandbytes==0.50.2
+	test -x build/schemathesis/bin/schemathesis || (python3 -m venv build/schemathesis && build/schemathesis/bin/pip install --quiet schemathesis==4.32.5)
 	$(PYTEST) -rap --durations=15 -m "not slow"; quick=$$?; $(PYTEST) -rap --durations=15 -m slow; exit $$((quick + $$?))
 
 lint: $(VENV)/.installed-dev  ## style, types

@@ -71,7 +71,7 @@ def ours(generator: LocalGenerator, prompts: list[list[int]], n: int, lengths: n
     order = np.argsort([-len(p) for p in prompts], kind="stable")
     wanted = lengths.reshape(len(prompts), n)[order].ravel()
 
-    def close_at_length(batch: ReplyBatch, position: int) -> None:
+    def close_at_length(batch: ReplyBatch, position: int, _tokens: int = 1) -> None:
         batch.rows.open &= position + 1 < wanted[batch.rows.reply.numpy()]
 
     sampling = Sampling(max_new_tokens=int(lengths.max()), temperature=0, ends_at_eos=False)

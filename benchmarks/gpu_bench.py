@@ -178,20 +178,26 @@ class Bench:
 
 
 class Clock:
-    """Seconds of each phase, an entry an iteration; a GPU is waited for at both ends."""
+    """Seconds of each phase, an entry an iteration, and its most GiB; a GPU is waited for at both ends."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.found: dict[str, list[float]] = defaultdict(list)
+        self.gib: dict[str, float] = {}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Adds one."""
+        on_gpu = self.device.type == "cuda"
         synchronize(self.device)
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
         began = time.perf_counter()
         yield
         synchronize(self.device)
         self.found[name].append(time.perf_counter() - began)
+        if on_gpu:
+            self.gib[name] = max(self.gib.get(name, 0.0), torch.cuda.max_memory_allocated(self.device) / GIB)
 
 
 def iterate(bench: Bench, ours: Iteration, number: int, clock: Clock) -> tuple[Rollouts, list[tuple[float, float]]]:

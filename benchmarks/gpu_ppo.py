@@ -78,12 +78,11 @@ def measure(bench: Bench, roofs: dict[str, float]) -> dict:
     """Checks, then medians over the iterations after the warm-up."""
     if reason := bench.check_memory():
         return {"skipped": reason}
-    if bench.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(bench.device)
     began = time.perf_counter()
     ours = bench.build()
     synchronize(bench.device)
     built, checks = time.perf_counter() - began, check(bench, ours)
+    at_rest = torch.cuda.memory_allocated(bench.device) / GIB if bench.device.type == "cuda" else None
     clock = Clock(bench.device)
     first, last = 1 + bench.arguments.warmup, 1 + bench.arguments.warmup + bench.arguments.iterations
     for number in range(1, last):
@@ -100,5 +99,7 @@ def measure(bench: Bench, roofs: dict[str, float]) -> dict:
         "samples_per_second": bench.sizes.batch / statistics.median(iterations),
         "phases": judged(clock.found, bench.work(), roofs),
         "gib_expected": bench.memory() / GIB,
-        "gib_at_peak": torch.cuda.max_memory_allocated(bench.device) / GIB if bench.device.type == "cuda" else None,
+        "gib_at_rest": at_rest,
+        "gib_by_phase": clock.gib,
+        "gib_at_peak": max(clock.gib.values(), default=None),
     }

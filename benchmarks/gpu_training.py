@@ -7,7 +7,7 @@ forward and a backward; the optimizer's step is timed beside it, since it comes 
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -148,11 +148,10 @@ def measure_training(case: Case, sizes: list[int], device: torch.device) -> list
 
 def expected(case: Case, tokens: int, device: torch.device) -> float:
     """GiB by the estimate that a run prints and refuses by."""
-    precision = "bf16" if device.type == "cuda" else "fp32"
+    settings = replace(case.settings, precision="bf16" if device.type == "cuda" else "fp32")
     with saved_config(case.shape) as folder:
         config = load_config(folder)
-        causal = case.stage == "sft"
-        memory = estimate_memory(config, tokens, precision, None, 1, case.checkpointing, case.settings, causal)
+        memory = estimate_memory(config, tokens, settings, None, 1, case.stage == "sft", tokens // 2)
     return memory.total / GIB
 
 

@@ -48,6 +48,8 @@ def learn(folder: Path) -> dict[str, Any]:
             run.send_signal(signal.SIGTERM)
         said, _ = run.communicate()
         codes.append(run.returncode)
+        if not metrics.is_file():
+            return {"exit_codes": codes, "error": "\n".join(said.splitlines()[-5:])}
     record = json.loads((folder / "run.json").read_text())
     values = [line["eval/reward/mean"] for line in _lines(metrics) if "eval/reward/mean" in line]
     return {
@@ -111,7 +113,7 @@ def went_wrong(found: Any) -> bool:
     """A run of PPO whose checks failed, a run that did not learn or did not end well, an exception."""
     if not isinstance(found, dict):
         return False
-    if "exit_codes" in found:
+    if "exit_codes" in found and "error" not in found:
         learned = (found["reward_after"] or 0) > (found["reward_before"] or 0) + 0.2
         return found["exit_codes"][-1] != 0 or not found["resumed_at"] or not learned
     return "error" in found or found.get("checks", {}).get("failed", 0) > 0
@@ -134,10 +136,11 @@ def show(record: dict[str, Any]) -> None:
             f"{phase} {entry['seconds']['median']:.2f} s" + (f" ({entry['share']:.0%})" if "share" in entry else "")
             for phase, entry in run["phases"].items()
         )
+        held = ", ".join(f"{phase} {gib:.1f}" for phase, gib in run["gib_by_phase"].items())
         print(
             f"ppo {name}: {run['samples_per_second']:.1f} samples/s, {run['gib_at_peak'] or 0:.1f} GiB "
             f"({run['gib_expected']:.1f} expected), gap {run['checks']['sampler_gap_mean']:.4f}, "
-            f"{run['checks']['failed']} checks failed; {phases}"
+            f"{run['checks']['failed']} checks failed; {phases}; GiB at rest {run['gib_at_rest'] or 0:.1f}, {held}"
         )
 
 

@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/settings_page.py            # rewrites what stands between the page's markers
 
-Rates are read from results/on_gpu.json or, where that does not exist, results/ppo_on_gpu.json: seconds a token of an
-update and of a forward, and of a step of generation, each at two sizes of a model. A line through them in the number of
-weights gives the others. A test compares the page with what this writes.
+Rates are read from results/on_gpu.json: seconds a token of an update, of a forward, and of a step of generation, each
+at some sizes of a model. A line through the smallest and the largest, in the number of weights, gives the others. A
+test compares the page with what this writes.
 """
 
 import json
@@ -20,7 +20,7 @@ from lmgym.cli.estimate import estimate_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/settings.md"
-RESULTS = ("on_gpu.json", "ppo_on_gpu.json")
+RESULTS = ROOT / "benchmarks/results/on_gpu.json"
 SHAPES = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b")
 CHECKPOINTS = ("--gradient_checkpointing",)
 LORA = ("--lora_rank", "16")
@@ -72,16 +72,14 @@ def title(name: str) -> str:
 
 def measured() -> tuple[str, dict]:
     """(the GPU's name, runs of PPO with adapters by model)."""
-    path = next(path for name in RESULTS if (path := ROOT / "benchmarks/results" / name).is_file())
-    record = json.loads(path.read_text())
-    runs = record.get("ppo") or record["runs"]
-    return record["name"], {name.split()[0]: run for name, run in runs.items() if name.endswith(" lora")}
+    record = json.loads(RESULTS.read_text())
+    return record["name"], {name.split()[0]: run for name, run in record["ppo"].items() if name.endswith(" lora")}
 
 
 def rates_of(run: dict) -> dict[str, float]:
     """Seconds: of a token of an update, of a token of a forward, of a step of generation."""
     phases = run["phases"]
-    new_tokens = run["sizes"]["new_tokens"] if "sizes" in run else 48
+    new_tokens = run["sizes"]["new_tokens"]
     return {
         "update": 1 / phases["epochs"]["tokens_per_second"],
         # the policy and the reference

@@ -149,12 +149,27 @@ class OptimizerConfig:
     """pairs, rows, groups or conversations of an update, over all ranks"""
     micro_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 8
     """pairs, rows, groups or conversations of a forward pass on one rank"""
+    tokens_per_micro_batch: Annotated[
+        int | None, Range(1, MOST_TOKENS, also=(None,), hint="none: --micro_batch rows")
+    ] = None
+    """most tokens of a forward pass on one rank, in place of micro_batch: rows are cut where they fill it, and a longer
+    row runs alone; None: micro_batch rows"""
     max_grad_norm: Annotated[float, Range(0, 1e9, above=True, hint="1e9 leaves gradients as they are")] = 1.0
     """gradients are clipped to this norm"""
     seed: Annotated[int, SEED] = 0
     """of the order of rows, a new head, dropout and sampling"""
     split_seed: Annotated[int, SEED] = 0
     """of the held-out rows and of the rows that limits select: independent of seed"""
+
+    @property
+    def smallest_micro_batch(self) -> int:
+        """Fewest rows of a micro-batch: where tokens limit it, a long row is alone."""
+        return 1 if self.tokens_per_micro_batch else self.micro_batch
+
+    def batch_tokens(self, row_tokens: int) -> int:
+        """Most tokens of a forward pass on rows of at most `row_tokens`."""
+        most = self.tokens_per_micro_batch
+        return max(most, row_tokens) if most else self.micro_batch * row_tokens
 
 
 @dataclass(frozen=True)

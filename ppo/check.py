@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
-from transformers import AutoModelForCausalLM
 
 from lmgym.config import UpTo, check_eval_size, check_shared_settings
 from lmgym.console import CONSOLE, say
@@ -25,22 +23,22 @@ from lmgym.generation.prompt_fitting import (
     prompt_lengths,
     room_for_prompts,
 )
+from lmgym.models.activations import activation_bytes, empty_model
 from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
 from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
 from lmgym.models.forward.freezing import freeze_below
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy, refuse_unfit_reference
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import (
-    CHUNK_LOGITS,
     GIB,
     MemoryEstimate,
     WeightCounts,
-    activation_bytes,
     cache_numbers_per_token,
     check_memory,
     count_weights,
     counts_of,
     device_memory_gb,
+    most_logits,
     quantized_bytes,
     weight_memory,
 )
@@ -54,6 +52,7 @@ from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
+from ppo.experience import ROWS_AT_ONCE
 from ppo.opponents import check_opponents
 from ppo.task_setups import Prepare, TaskSetup, check_setup
 
@@ -130,7 +129,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     check_run_memory(config, deepspeed, tokenizer, tasks)
     iterations = count_iterations(config, setup)
     notes += [*flat_template_note(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
-    notes += unread_notes(config)
+    notes += [*unread_notes(config), *long_rows_note(config, tokenizer, tasks)]
     room, capabilities = prompt_room(config, context), check_capabilities(config.capabilities, deepspeed)
     return Plan(config, deepspeed, tokenizer, setup, room, iterations, notes, capabilities)
 
@@ -279,32 +278,43 @@ def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks
     check_memory(estimate, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
 
 
+def long_rows_note(config: PPOConfig, tokenizer, tasks: Sequence[Task]) -> list[str]:
+    """A line if a reply and its prompt may exceed `--tokens_per_micro_batch`."""
+    most, replies = config.optimizer.tokens_per_micro_batch, config.rollout.max_new_tokens
+    longest = min(filter(None, (longest_prompt(tokenizer, tasks), config.rollout.max_prompt)), default=0) if most else 0
+    if not most or longest + replies <= most:
+        return []
+    return [
+        f"a prompt of {longest:,} tokens with a reply of {replies:,} exceeds --tokens_per_micro_batch {most:,}: such a "
+        "row runs alone"
+    ]
+
+
 def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> MemoryEstimate:
     """Bytes per device, for prompts of at most `longest` tokens: policy, critic, reference, sampling weights, the
     larger of an update's activations and the sampler's cache, and the frozen layers' states.
 
     Rows are as long as the longest prompt and a reply, not as the context: with Qwen3's of 40,960 tokens a run of short
-    chats would be refused on any GPU. An update holds at most CHUNK_LOGITS logits at a time; with their softmax and
-    gradient they take 12 bytes each.
+    chats would be refused on any GPU.
     """
     settings, rollout, method = config.policy, config.rollout, config.method
     model, precision = load_config(settings.model, settings.trust_remote_code), settings.precision
-    checkpointing = settings.gradient_checkpointing
     prompt = min(filter(None, (longest, rollout.max_prompt)), default=0)
     row = min(context_length(model), prompt + rollout.max_new_tokens)
-    size, rows = 4 if precision == "fp32" else 2, config.optimizer.micro_batch
+    size, o = 4 if precision == "fp32" else 2, config.optimizer
+    tokens, learned = o.batch_tokens(row), o.batch_tokens(rollout.max_new_tokens)  # of a micro-batch
     counts = count_trained(config, model)
     layers = min(method.num_layers_unfrozen, layer_count(model)) if method.num_layers_unfrozen > 0 else None
 
-    states = activation_bytes(model, rows * row, precision, checkpointing, layers)
-    states += 12 * min(rows * rollout.max_new_tokens * vocabulary_size(model), CHUNK_LOGITS)
+    engine, logits = deepspeed is not None, most_logits(model, learned)
+    states = activation_bytes(model, tokens, settings, engine, logits, layers)
     estimate, bits = weight_memory(counts, precision, deepspeed, ranks), settings.bits
     if bits:
-        estimate = replace(estimate, weights=quantized_bytes(counts, model, bits))
+        estimate = replace(estimate, weights=quantized_bytes(counts, model, settings, causal=True))
     if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):
         critic = load_config(config.critic.critic)
         estimate += weight_memory(count_weights(critic), precision, deepspeed, ranks)
-        of_critic = activation_bytes(critic, rows * row, precision, checkpointing)
+        of_critic = activation_bytes(critic, tokens, replace(settings, lora_rank=0, modules_to_save=""), engine)
         # one after the other if the engine allows it (ppo/learner.py)
         states = max(states, of_critic) if allows_partial_backward(deepspeed) else states + of_critic
     own = 0 if settings.lora_rank else counts.trained if layers else counts.total
@@ -316,7 +326,14 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
         tied = getattr(model, "tie_word_embeddings", False) and counts.trained < counts.total
         sampling = counts.trained + tied * vocabulary_size(model) * width(model)
     rollouts = -(-rollout.num_rollouts // ranks)
-    cache = min(rollout.generation_batch_size, rollouts) * row * cache_numbers_per_token(model) * size
+    a_token = cache_numbers_per_token(model) * size
+    sampled, new = min(rollout.generation_batch_size, rollouts), rollout.max_new_tokens
+    prompts = -(-sampled // config.algorithm.num_generations) * (row - new)  # tokens: replies share their prompt's
+    rounded = engine or not settings.lora_rank  # the sampler has its weights in bf16
+    read = activation_bytes(model, prompts, settings, rounded, learns=False) if prompts else 0.0
+    cache = prompts * a_token + max(read, sampled * new * a_token)
+    again = min(ROWS_AT_ONCE * tokens, rollouts * row)  # ppo/experience.py
+    states = max(states, activation_bytes(model, again, settings, engine, logits, layers, learns=False))
     frozen = min(rollout.frozen_cache_gb * GIB, rollouts * row * width(model) * 4) if layers else 0
     weights = estimate.weights + size * (reference + sampling)
     return replace(estimate, weights=weights, activations=max(states, cache) + frozen)
@@ -327,8 +344,6 @@ def count_trained(config: PPOConfig, model_config) -> WeightCounts:
     unfrozen = config.method.num_layers_unfrozen
     if config.policy.lora_rank or unfrozen <= 0:
         return count_weights(model_config, config.policy, causal=True)
-    with init_empty_weights():
-        model = AutoModelForCausalLM.from_config(model_config)
-    model.tie_weights()  # as count_weights does
+    model = empty_model(model_config, causal=True)
     freeze_below(model, max(0, layer_count(model_config) - unfrozen))
     return counts_of(model)

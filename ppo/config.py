@@ -184,6 +184,8 @@ class MethodConfig:
     above sampler_cap"""
     sampler_cap: Annotated[float, Range(1, 1000, hint="2 to 3 is usual")] = 3.0
     """bound of the correction's weights"""
+    reuse_logprobs: bool = True
+    """in fp32 and without a critic, several updates take p_old from the sampler; off: the policy runs once more"""
     num_layers_unfrozen: Annotated[int, Range(1, 65_536, also=(-1,), hint="-1 trains all")] = -1
     """train only the top layers: those below are frozen and run once per iteration; -1: all"""
     stop_kl: Annotated[float, Range(0, MOST_SCORE, hint="0.02 to 0.1 is usual, 0 never ends epochs early")] = 0.0
@@ -310,4 +312,4 @@ class PPOConfig:
 
         Unlike `lmgym.data.batching.accumulation_steps` it refuses no remainder: micro-batches may be smaller.
         """
-        return max(1, self.optimizer.global_batch // ranks // self.optimizer.micro_batch)
+        return max(1, self.optimizer.global_batch // ranks // self.optimizer.smallest_micro_batch)

@@ -6,15 +6,16 @@ The frozen layers run once per iteration: their states serve policy, values, ref
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 
 from lmgym.distributed.plain_engine import TrainingEngine
-from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks
+from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks, world_size
 from lmgym.models.config_fields import width
 from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.memory import GIB
 from ppo.actor_critic import ActorCritic, Reference, without_adapters
-from ppo.algorithms.losses import sampler_weights
+from ppo.algorithms.losses import gap_sums, sampler_weights
 from ppo.config import PPOConfig
 from ppo.rollouts import Rollouts, RowBatch, similar_batches
 
@@ -23,11 +24,16 @@ ROWS_AT_ONCE = 4  # micro-batches per forward: no activations are kept for a bac
 
 @dataclass(frozen=True)
 class LogprobMismatch:
-    """Absolute differences between the sampler's and the trainer's log-probabilities, nats per token, all ranks."""
+    """How far the trainer's log-probabilities are from the sampler's before any update, over all ranks."""
 
     mean: float
+    """of the absolute differences, nats per token"""
     largest: float
     tokens: int
+    kl: float = 0.0
+    """KL(sampler || trainer), nats per token, estimated on the tokens that have loss"""
+    chi_square: float = 0.0
+    """of the trainer against the sampler, on the same tokens"""
 
 
 @final
@@ -39,37 +45,82 @@ class Experience:
     ) -> None:
         self.config, self.engine, self.reference, self.device = config, engine, reference, device
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
-        self.batch_size = ROWS_AT_ONCE * config.optimizer.micro_batch
         self._said_no_cache = False
 
     @torch.no_grad()
-    def measure(self, rollouts: Rollouts) -> LogprobMismatch:
-        """Fill in old_logprobs, reference_logprobs, values, bootstrap and the frozen layers' states."""
-        logprobs, reference, values = (torch.zeros(len(rollouts.sampler_logprobs)) for _ in range(3))
-        kept: list[torch.Tensor] | None = (
-            [torch.empty(0)] * len(rollouts.rows) if self._keeps_states(rollouts) else None
-        )
-        for rows in similar_batches(rollouts.row_tokens, self.batch_size):
-            batch = RowBatch.of(rollouts, rows, self.device)
-            states = self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None
-            batch_logprobs, batch_values, _ = self.engine(batch.rows, batch.targets, states)
-            batch_reference = self._reference(batch, states)
-            if not len(rows):
-                continue
-            logprobs[batch.tokens] = batch_logprobs.cpu()
-            if batch_values is not None:
-                values[batch.tokens] = batch_values.cpu()
-            reference[batch.tokens] = batch_reference.cpu()
-            if kept is not None and states is not None:
-                for i, of_row in zip(rows, states.split([rollouts.row_tokens[i] for i in rows]), strict=True):
-                    kept[i] = of_row.clone()
-        rollouts.old_logprobs, rollouts.reference_logprobs, rollouts.values = logprobs, reference, values
+    def measure(self, rollouts: Rollouts, compares: bool = True, shows_kl: bool = True) -> LogprobMismatch | None:
+        """Fill in what the updates need of old_logprobs, reference_logprobs, values, bootstrap and the frozen layers'
+        states.
+
+        With `compares` policy and reference run in any case, and the sampler's distance is returned. Otherwise nothing
+        runs whose numbers are known or not needed. None: the first update's forward shows the distance. Without
+        `shows_kl` the reference runs only for a penalty.
+        """
+        runs_policy = compares or self._runs_policy(rollouts)
+        runs_reference = compares or shows_kl or self.config.algorithm.init_kl_coef > 0
+        recurs = runs_policy or runs_reference or self.config.algorithm.ppo_epochs > 1
+        kept: list[torch.Tensor] | None = None
+        if recurs and self._keeps_states(rollouts):
+            kept = [torch.empty(0)] * len(rollouts.rows)
+        numbers = torch.zeros(3, len(rollouts.sampler_logprobs))
+        if runs_policy or runs_reference or kept is not None:
+            for rows in similar_batches(rollouts.row_tokens, self.config.optimizer, ROWS_AT_ONCE):
+                self._run(rollouts, rows, numbers, kept, runs_policy, runs_reference)
+        logprobs, reference, rollouts.values = numbers
         rollouts.frozen_states, rollouts.bootstrap = kept, self._bootstraps(rollouts)
-        method, lengths = self.config.method, torch.from_numpy(rollouts.reply_lengths)
-        rollouts.correction = sampler_weights(
-            logprobs, rollouts.sampler_logprobs, lengths, method.sampler_correction, method.sampler_cap
-        )
-        return _mismatch(logprobs, rollouts.sampler_logprobs)
+        if runs_reference:
+            rollouts.reference_logprobs = reference
+        if runs_policy:
+            rollouts.old_logprobs = logprobs
+            method, lengths = self.config.method, torch.from_numpy(rollouts.reply_lengths)
+            rollouts.correction = sampler_weights(
+                logprobs, rollouts.sampler_logprobs, lengths, method.sampler_correction, method.sampler_cap
+            )
+            return mismatch_of(rollouts, torch.arange(len(logprobs)), logprobs)
+        if self._precedes_updates(rollouts):
+            rollouts.old_logprobs = rollouts.sampler_logprobs
+        return None
+
+    def _precedes_updates(self, rollouts: Rollouts) -> bool:
+        """True if old_logprobs are needed before a single update could yield them."""
+        algorithm, batch = self.config.algorithm, self.config.optimizer.global_batch
+        several = algorithm.ppo_epochs * rollouts.episodes * world_size() > batch
+        return several or (algorithm.kl_in == "reward" and algorithm.init_kl_coef > 0)
+
+    def _runs_policy(self, rollouts: Rollouts) -> bool:
+        """False if the sampler's log-probabilities serve, or if those of the single update do."""
+        config = self.config
+        if config.algorithm.has_critic or config.method.sampler_correction != "none":
+            return True
+        # in 16 bits sampler and trainer round differently: the first ratios would not be 1
+        serves = config.method.reuse_logprobs and config.policy.precision == "fp32"
+        return self._precedes_updates(rollouts) and not serves
+
+    def _run(
+        self,
+        rollouts: Rollouts,
+        rows: np.ndarray,
+        numbers: torch.Tensor,
+        kept: list[torch.Tensor] | None,
+        runs_policy: bool,
+        runs_reference: bool,
+    ) -> None:
+        """Fill in these rows of `kept` and of `numbers` [3, M]: log-probabilities of policy and reference, values."""
+        batch = RowBatch.of(rollouts, rows, self.device)
+        states = self.engine(batch.rows, trunk_only=True) if self.actor.frozen_layers else None
+        logprobs = reference = values = None
+        if runs_policy:
+            logprobs, values, _ = self.engine(batch.rows, batch.targets, states)
+        if runs_reference:
+            reference = self._reference(batch, states)
+        if not len(rows):
+            return
+        for of_all, of_rows in zip(numbers, (logprobs, reference, values), strict=True):
+            if of_rows is not None:
+                of_all[batch.tokens] = of_rows.cpu()
+        if kept is not None and states is not None:
+            for i, of_row in zip(rows, states.split([rollouts.row_tokens[i] for i in rows]), strict=True):
+                kept[i] = of_row.clone()
 
     def _reference(self, batch: RowBatch, states: torch.Tensor | None) -> torch.Tensor:
         if self.reference is None:
@@ -84,7 +135,7 @@ class Experience:
         found, rows = torch.zeros(rollouts.episodes), rollouts.final_rows
         if not self.config.algorithm.has_critic:
             return found
-        for chosen in similar_batches([len(row) for row in rows], self.batch_size):
+        for chosen in similar_batches([len(row) for row in rows], self.config.optimizer, ROWS_AT_ONCE):
             packed = pack_last_tokens([rows[i] for i in chosen] or [rollouts.rows[0]])
             _, values, _ = self.engine(packed.to(self.device))
             if len(chosen):
@@ -114,8 +165,19 @@ class Experience:
         ]
 
 
-def _mismatch(logprobs: torch.Tensor, sampled: torch.Tensor) -> LogprobMismatch:
+def mismatch_of(rollouts: Rollouts, tokens: torch.Tensor, logprobs: torch.Tensor) -> LogprobMismatch:
+    """The mismatch, given the trainer's log-probabilities of these of the M tokens. Collective."""
+    sampled, has_loss = rollouts.sampler_logprobs[tokens], rollouts.loss_mask[tokens]
     difference = (logprobs - sampled).abs().double().nan_to_num(float("inf"))  # NaN would hide in a maximum
-    total, tokens = sum_over_ranks(torch.stack([difference.sum(), torch.tensor(float(len(sampled))).double()])).tolist()
+    gap = gap_sums(logprobs[has_loss], sampled[has_loss])
+    sums = torch.tensor([difference.sum(), len(sampled), gap["kl"], gap["chi_square"], has_loss.sum()]).double()
+    total, number, kl, chi_square, with_loss = sum_over_ranks(sums).tolist()
     largest = max_over_ranks(difference.max() if len(difference) else torch.zeros((), dtype=torch.float64)).item()
-    return LogprobMismatch(total / max(1.0, tokens), largest, int(tokens))
+    shares = (
+        total / max(1.0, number),
+        largest,
+        int(number),
+        kl / max(1.0, with_loss),
+        chi_square / max(1.0, with_loss),
+    )
+    return LogprobMismatch(*shares)

@@ -17,11 +17,13 @@ from ppo.rollouts import Rollouts, RowBatch, minibatches, similar_batches
 class Recorded(NamedTuple):
     """A micro-batch's numbers from before the updates, [1, M] each."""
 
-    logprobs: torch.Tensor
+    logprobs: torch.Tensor | None
+    """None: those of the micro-batch's own forward, in an iteration of a single update"""
     advantages: torch.Tensor
     values: torch.Tensor
     returns: torch.Tensor
-    reference: torch.Tensor
+    reference: torch.Tensor | None
+    """None if it did not run"""
     correction: torch.Tensor
     """weights of the sampler's correction"""
     mask: torch.Tensor
@@ -54,7 +56,8 @@ LossFunction = Callable[[torch.Tensor | None, torch.Tensor | None, Recorded, tor
 NonFinite = Callable[[int, str, list[str]], None]
 """ends the run, given the update, what was not finite, and the episodes"""
 Inspect = Callable[[torch.Tensor, torch.Tensor], None]
-"""receives indices among the M tokens and their log-probabilities in the first forward of an iteration"""
+"""receives the indices among the M tokens of an iteration's first update, and their log-probabilities in its forward,
+before a weight changes. Collective"""
 Split = Callable[[int, int, int, int, Sequence[int]], list[np.ndarray]]
 """an epoch's minibatches, as `ppo.rollouts.minibatches` makes them; the seed is (seed, iteration, epoch)"""
 
@@ -91,6 +94,8 @@ class Learner:
         self.config, self.engine, self.loss, self.rate, self.device = config, engine, loss, rate, device
         self.non_finite, self.begin, self.split = non_finite, begin, split
         self._inspect: Inspect | None = None
+        self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """an update's tokens, among the M, and their log-probabilities, on the device"""
 
     def learn(
         self, rollouts: Rollouts, iteration: int, update: int, inspect: Inspect | None = None, critic_only=False
@@ -127,7 +132,7 @@ class Learner:
     ) -> tuple[dict[str, torch.Tensor], bool]:
         """One optimizer update: the metrics' sums in float64 over all ranks; False if the step was skipped."""
         rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
-        batches = similar_batches([rollouts.row_tokens[i] for i in rows], self.config.optimizer.micro_batch)
+        batches = similar_batches([rollouts.row_tokens[i] for i in rows], self.config.optimizer)
         batches = batches or [np.zeros(0, dtype=np.int64)]  # of agents that did not act
         replies = rollouts.row_has_loss[rows].sum()
         learned = rollouts.loss_mask[rollouts.token_indices(rows)].sum()
@@ -138,10 +143,12 @@ class Learner:
         self.engine.set_learning_rate(self.rate(update), freeze=critic_only)
         sums: dict[str, torch.Tensor] = {}
         losses: list[tuple[torch.Tensor, np.ndarray]] = []
+        self._seen = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             metrics = self._accumulate(rollouts, rows[batch], scale, per_reply, critic_only, last, losses)
             sums = {name: sums.get(name, 0.0) + value.double() for name, value in metrics.items()}
+        self._show(rollouts)
         self._refuse_non_finite(losses, update, rollouts)
         stepped = self.engine.step()
         # in fp16 gradients overflow by design: DeepSpeed lowers its loss scale, and raises when it cannot
@@ -167,9 +174,9 @@ class Learner:
         recorded = self._recorded(rollouts, batch, per_reply, has_loss=bool(len(rows)))
         metrics: dict[str, torch.Tensor] = {}
         for (logprobs, values, entropies), is_final in self._passes(rollouts, batch, critic_only):
-            if logprobs is not None and self._inspect is not None:
+            if logprobs is not None:
                 shown = len(logprobs) if len(rows) else 0
-                self._inspect(batch.tokens[:shown], logprobs.detach()[:shown].cpu())
+                self._seen.append((batch.tokens[:shown], logprobs.detach()[:shown]))
             terms = self.loss(
                 None if logprobs is None else logprobs[None],
                 None if values is None else values[None],
@@ -187,6 +194,18 @@ class Learner:
             losses.append((loss.detach(), batch.indices))
             self.engine.backward(loss, last and is_final)
         return metrics
+
+    def _show(self, rollouts: Rollouts) -> None:
+        """Give the log-probabilities of the iteration's first update to `inspect`; they are the old ones where nothing
+        computed those before. Waits for the device.
+        """
+        if self._inspect is None and len(rollouts.old_logprobs):
+            return
+        tokens, logprobs = (torch.cat(parts).cpu() for parts in zip(*self._seen, strict=True))
+        if not len(rollouts.old_logprobs):
+            rollouts.old_logprobs = torch.empty_like(rollouts.sampler_logprobs).index_copy(0, tokens, logprobs)
+        if self._inspect is not None:
+            self._inspect(tokens, logprobs)
 
     def _recorded(self, rollouts: Rollouts, batch: RowBatch, per_reply: float, has_loss: bool) -> Recorded:
         """The recorded numbers of a batch's tokens, on the device; a stand-in row has no loss."""
@@ -206,11 +225,11 @@ class Learner:
                 weights *= per_reply / (1 if rollouts.choices else self.config.rollout.max_new_tokens)
         rows = torch.arange(len(lengths)).repeat_interleave(lengths)
         return Recorded(
-            logprobs=of_batch(rollouts.old_logprobs),
+            logprobs=of_batch(rollouts.old_logprobs) if len(rollouts.old_logprobs) else None,
             advantages=of_batch(rollouts.advantages),
             values=of_batch(rollouts.values),
             returns=of_batch(rollouts.returns),
-            reference=of_batch(rollouts.reference_logprobs),
+            reference=of_batch(rollouts.reference_logprobs) if len(rollouts.reference_logprobs) else None,
             correction=of_batch(rollouts.correction),
             mask=of_batch(rollouts.loss_mask) & has_loss,
             weights=here(weights[rows])[None],

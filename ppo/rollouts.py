@@ -19,6 +19,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from lmgym.config import OptimizerConfig
+from lmgym.data.batching import even_batches, length_batches
 from lmgym.distributed.ranks import all_gather_objects, max_over_ranks, raise_on_all_ranks
 from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import Share, groups_of_equal_rewards, share_of_rank
@@ -363,15 +365,20 @@ def overlong_share(lengths: np.ndarray, most: int, buffer: float) -> np.ndarray:
     return np.clip((lengths - (most - room)) / room, 0, 1)
 
 
-def similar_batches(lengths: Sequence[int], size: int) -> list[np.ndarray]:
-    """Indices sorted by length, longest first, `size` at a time.
+def similar_batches(lengths: Sequence[int], optimizer: OptimizerConfig, times: int = 1) -> list[np.ndarray]:
+    """Indices sorted by length, longest first, in micro-batches of `times` the size that the settings say.
 
-    Collective: every rank gets as many batches as the rank with most rows, because forwards may be collective; the
+    Collective: every rank gets as many batches as the rank that needs most, because forwards may be collective; the
     additional ones are empty.
     """
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    batches = int(max_over_ranks(torch.tensor(-(-len(order) // size))))
-    return [order[first : first + size] for first in range(0, batches * size, size)]
+    size, tokens = times * optimizer.micro_batch, times * (optimizer.tokens_per_micro_batch or 0)
+    needed = len(length_batches(lengths, tokens)) if tokens else -(-len(order) // size)
+    batches = int(max_over_ranks(torch.tensor(needed)))
+    if not tokens:
+        return [order[first : first + size] for first in range(0, batches * size, size)]
+    found = [np.array(batch, dtype=np.int64) for batch in even_batches(lengths, tokens, batches)]
+    return found + [order[:0]] * (batches - len(found))
 
 
 def minibatches(episodes: int, batch: int, rank: int, ranks: int, seed: Sequence[int]) -> list[np.ndarray]:

@@ -144,7 +144,7 @@ def make_engine(
         show_notes([UNUSED.format(" and ".join(own))] if rank() == 0 else [])
     resolved = resolve_config(
         {key: section for key, section in deepspeed.items() if key not in OWN_SECTIONS},
-        o.micro_batch,
+        o.smallest_micro_batch,
         config.accumulation_steps(world_size()),
         world_size(),
         config.policy.precision,

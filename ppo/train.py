@@ -47,11 +47,11 @@ from ppo.monitoring.metrics import (
 )
 from ppo.monitoring.safeguards import (
     FAILED,
+    FirstForward,
     check_rollouts,
     collapse,
     critic_notes,
     failure_notes,
-    first_ratio_check,
     reward_notes,
     stop_collapsed,
     stop_if_too_many_failed,
@@ -133,30 +133,30 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
-        mismatch = c.experience.measure(rollouts)
+        evaluates = _due(iteration + 1, config.run.eval_updates, updates, iterations)
+        mismatch = c.experience.measure(rollouts, compares=iteration == 0, shows_kl=evaluates)
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         spread = _spread(config, played, groups)
-        notes += reward_notes(config, state, episodes, spread)
-        show_notes(notes, run)
+        show_notes(notes + reward_notes(config, state, episodes, spread), run)
 
         # 4. rewards with the KL penalty, advantages
         rewards = c.estimate_advantages(rollouts, state.kl.value)
 
         # 5. epochs of minibatches
         clock.phase("backward")
-        inspect, critic_only = first_ratio_check(config, c, state, rollouts), state.critic_warms_up(config.critic)
-        learned = c.learner.learn(rollouts, iteration, sampled_after, inspect, critic_only)
+        first = FirstForward(config, c, state, rollouts, mismatch)
+        learned = c.learner.learn(rollouts, iteration, sampled_after, first, state.critic_warms_up(config.critic))
 
         # 6. metrics, the KL coefficient, the end of a collapsed run
         clock.phase("log")
-        metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, mismatch) | spread | opponent
-        metrics |= reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
+        metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, first.mismatch)
+        metrics |= spread | opponent | reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
         collapsed = update_kl(config, state, metrics)
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
         write_rollouts(run, update, played, rollouts)
 
         # 7. evaluate
-        if _due(state.iteration, config.run.eval_updates, updates, iterations):
+        if evaluates:
             clock.phase("evaluate")
             metrics |= _evaluate(config, c, state, run, update)
             keep_best(config, c, state, run, supervisor, update, metrics)
@@ -276,9 +276,10 @@ def measure_iteration(
     rollouts: Rollouts,
     rewards: torch.Tensor,
     learned: Learned,
-    mismatch: LogprobMismatch,
+    mismatch: LogprobMismatch | None,
 ) -> dict[str, float]:
     """The metrics of an iteration; updates the running moments and the first length. Collective."""
+    assert mismatch is not None, "the first update's forward has shown it"
     sums = episode_sums(episodes) | rollout_sums(rollouts, rewards, state.kl.value, config.algorithm.has_critic)
     means = reduce_means(sums)
     totals = [x for episode in episodes if (x := episode.total_reward) is not None]
@@ -297,7 +298,8 @@ def update_kl(config: PPOConfig, state: LoopState, metrics: dict[str, float]) ->
     """Adapt the KL coefficient; the reason to stop a collapsed run, or an empty string."""
     if metrics["rollout/failed_rewards"] == 1:  # there is no mean reward
         return ""
-    state.kl.update(metrics["kl/reference"], config.rollout.num_rollouts)
+    if "kl/reference" in metrics:
+        state.kl.update(metrics["kl/reference"], config.rollout.num_rollouts)
     # the length of an action is the game's affair
     return collapse(metrics, config.limits, 0.0 if config.rollout.policy_over == "actions" else state.first_length)
 

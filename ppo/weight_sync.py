@@ -5,6 +5,7 @@ DeepSpeed the trained weights are fp32, and autocast would round them at every t
 have a rounded copy, and everything else is shared with the policy.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -29,6 +30,10 @@ SAMPLER_FACTOR = 1.5  # maximum distance of the sampler from the wider forward, 
 LARGEST_FACTOR = 4.0  # the same in fp32, where the largest distances are compared: they spread more than means
 LEAST = 1e-3  # nats per token that change no update: a ratio of 1.001
 LEAST_LARGEST = 1e-4  # in fp32, of any token
+BUCKET_BYTES = 1 << 28  # of the weights that ZeRO-3 gathers together in a sync
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""a trained weight, of which ZeRO-3 may have a part here, and its whole copy"""
 
 
 @final
@@ -66,11 +71,12 @@ class SamplingPolicy:
     @torch.no_grad()
     def sync(self, version: int = 0) -> None:
         """Copy the engine's weights of this version, frozen ones only once. Collective under ZeRO-3."""
-        if self.copied:
-            for _, trained, own in self._pairs:
-                if own is not trained and (trained.requires_grad or not self._synced):
-                    with gathered([trained]):
-                        own.copy_(trained)
+        pairs = self._pairs if self.copied else []
+        due = [(p, own) for _, p, own in pairs if own is not p and (p.requires_grad or not self._synced)]
+        for bucket in in_buckets(due, BUCKET_BYTES):
+            with gathered([trained for trained, _ in bucket]):
+                for trained, own in bucket:
+                    own.copy_(trained)
         self._synced, self.version = True, version
         self.generator.renew()
 
@@ -97,6 +103,21 @@ class SamplingPolicy:
                 f"the sampler's weights are not the trainer's: sampled after update {self.version} of this process, "
                 f"trained after {version}{found and '; '}{found}: the replies are of another policy; a defect of ours"
             )
+
+
+def in_buckets(pairs: Sequence[Pair], most: int) -> Iterator[list[Pair]]:
+    """The pairs in order, in runs of at most so many bytes of whole weights; a larger weight is a run of its own."""
+    bucket: list[Pair] = []
+    size = 0
+    for trained, own in pairs:
+        more = own.numel() * trained.element_size()
+        if bucket and size + more > most:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append((trained, own))
+        size += more
+    if bucket:
+        yield bucket
 
 
 @dataclass(frozen=True)
@@ -141,18 +162,25 @@ def _upper(mean: float, tokens: int) -> float:
 
 @torch.no_grad()
 def measure_rounding(
-    decoder: Decoder, rollouts: Rollouts, temperature: float, device: torch.device, precision: str = "bf16"
+    decoder: Decoder,
+    rollouts: Rollouts,
+    temperature: float,
+    device: torch.device,
+    precision: str = "bf16",
+    rows: np.ndarray | None = None,
 ) -> Rounding:
     """Compare up to ROWS rows per rank with the wider forward of `decoder`, the policy with whole weights: in 16 bits
     rows at even distances, in fp32 those in which sampler and trainer differ most, since a policy that is certain of
-    most tokens rounds the others far more. Collective only in its sums: under ZeRO-3 the sampler's copy is used, so
-    that no rank waits for another.
+    most tokens rounds the others far more. They are among `rows`, by default all. Collective only in its sums: under
+    ZeRO-3 the sampler's copy is used, so that no rank waits for another.
     """
-    is_fp32, count = precision == "fp32", min(ROWS, len(rollouts.rows))
-    chosen = np.unique(np.linspace(0, len(rollouts.rows) - 1, count).astype(np.int64))
+    rows = np.arange(len(rollouts.rows)) if rows is None else rows
+    is_fp32, count = precision == "fp32", min(ROWS, len(rows))
+    chosen = rows[np.unique(np.linspace(0, len(rows) - 1, count).astype(np.int64))]
     if is_fp32 and count:
         apart = (rollouts.old_logprobs - rollouts.sampler_logprobs).abs().numpy()
-        chosen = np.sort(np.argsort(np.maximum.reduceat(apart, rollouts.row_starts[:-1]))[-count:])
+        of_row = np.maximum.reduceat(apart, rollouts.row_starts[:-1])[rows]
+        chosen = np.sort(rows[np.argsort(of_row)[-count:]])
     dtype = torch.float64 if is_fp32 else torch.float32
     sums, largest = torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     for first in range(0, len(chosen), ROWS_AT_ONCE):

@@ -114,7 +114,7 @@ def _bits(config: PreferenceConfig) -> int:
 
 def batch_tokens(config: PreferenceConfig) -> int:
     """Tokens of a forward without gradients."""
-    return 2 * config.optimizer.micro_batch * config.data.max_length
+    return config.optimizer.batch_tokens(2 * config.data.max_length)
 
 
 def reference_key(plan: TrainingPlan[PreferenceConfig]) -> Key:

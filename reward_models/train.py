@@ -61,7 +61,7 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
     if scoring.decoder is not None and scoring.decoder.note:
         show_notes([scoring.decoder.note], run)
     objective = task.objective(config, scoring, pad)
-    batch_tokens = data.replies * o.micro_batch * config.data.max_length
+    batch_tokens = o.batch_tokens(data.replies * config.data.max_length)
     task_probe = task.probe(data, scoring, pad, batch_tokens)
     probes: dict[str, Probe] = {"": task_probe}
     for rows in plan.evaluations:

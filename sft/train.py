@@ -47,7 +47,7 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
     arguments = training_arguments(training, sampler)  # before the model: ZeRO-3 shards at load
     policy = load_trained_policy(training, run, supervisor)
     objective = task.objective(policy, training.tokenizer.pad_token_id)
-    held_out = HeldOutProbe(data.evaluation, objective, config.optimizer.micro_batch * config.data.max_length)
+    held_out = HeldOutProbe(data.evaluation, objective, config.optimizer.batch_tokens(config.data.max_length))
     samples = sample_probe(training, plan.prompts, plan.scorers, policy, run)
     tests = capability_probe(plan.capabilities, config.capabilities, policy, training.tokenizer, supervisor)
     save = partial(save_trained_policy, training, rows_trained_on(config, task.loss), "held_out.jsonl", run)

@@ -1,4 +1,4 @@
-"""`lmgym serve rewards` in a process of its own, and plain requests to it."""
+"""`lmgym serve rewards`, or another server, in a process of its own, and plain requests to it."""
 
 import json
 import os
@@ -52,9 +52,9 @@ class RewardServer:
         return code
 
 
-def start(*words: object, port: int = 0, **environment: str) -> RewardServer:
+def start(*words: object, port: int = 0, kind: str = "rewards", **environment: str) -> RewardServer:
     """The server, once it says that it answers."""
-    command = [sys.executable, "-m", "lmgym", "serve", "rewards", *map(str, words), "--port", str(port)]
+    command = [sys.executable, "-m", "lmgym", "serve", kind, *map(str, words), "--port", str(port)]
     root = Path(__file__).parent.parent
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "LMGYM_TOKEN": "", **environment}

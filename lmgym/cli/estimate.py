@@ -89,13 +89,21 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
         memory = estimate_run(config, deepspeed, prompt, ranks)
         rows = (
             f"{rollout.num_rollouts} replies of {rollout.max_new_tokens} tokens to prompts of {prompt}, "
-            f"{config.optimizer.micro_batch} a micro-batch"
+            f"{_micro_batch(config.optimizer)} a micro-batch"
         )
     else:
         replies = 1 if form.stage == "sft" else 2
-        tokens = config.optimizer.micro_batch * config.data.max_length * replies
-        checkpointing, causal = settings.gradient_checkpointing, form.stage != "reward"
+        tokens = config.optimizer.batch_tokens(config.data.max_length * replies)
+        causal = form.stage != "reward"
         counts = count_weights(model, settings, causal)
-        memory = estimate_memory(model, tokens, settings.precision, deepspeed, ranks, checkpointing, settings, causal)
+        memory = estimate_memory(model, tokens, settings, deepspeed, ranks, causal)
         rows = f"{config.optimizer.micro_batch * replies} row(s) of {config.data.max_length} tokens a micro-batch"
+        if config.optimizer.tokens_per_micro_batch:
+            rows = f"row(s) of {config.data.max_length} tokens, {_micro_batch(config.optimizer)} a micro-batch"
     return Estimated(memory, settings.model, counts.total, counts.trained, rows)
+
+
+def _micro_batch(optimizer: Any) -> str:
+    """The size of a micro-batch: rows, or tokens."""
+    tokens = optimizer.tokens_per_micro_batch
+    return f"at most {tokens:,} tokens" if tokens else str(optimizer.micro_batch)

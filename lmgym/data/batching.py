@@ -8,8 +8,11 @@ Design decisions:
 - Randomness in preparing a micro-batch depends only on its place (seed, epoch, number, rank).
 - Each rank has the same number of micro-batches in every update. When rows run out, a micro-batch holds one filler: a
   row that runs through the model, so that collectives match, and has no weight in the loss.
+- By tokens, an update has as few micro-batches as hold its rows. Trainer and DeepSpeed count a fixed number, that of
+  one row each: updates begin with as many empty ones as are not needed, and nothing runs for them.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -43,7 +46,9 @@ class MicroBatches(Dataset):
         return self.__getitems__([slot])
 
     def __getitems__(self, slots: Sequence[Slot]) -> Any:
-        """A whole micro-batch, as the loader requests it."""
+        """A whole micro-batch, as the loader requests it; of no slots an empty one."""
+        if not slots:
+            return {}
         with seeded(self.seed, *slots[0].place):
             return self.collate([(self.rows[slot.row], slot.counts) for slot in slots])
 
@@ -67,7 +72,8 @@ class UpdateSampler(Sampler):
     """Micro-batches of slots for one rank, update after update of an epoch.
 
     `lengths` is the cost of each row (tokens); `accumulation` the number of micro-batches per rank and update. Rows are
-    shuffled, or with `in_order` taken as they come.
+    shuffled, or with `in_order` taken as they come. With `tokens` a micro-batch holds at most so many, or one row, and
+    the first ones of an update may be empty.
     """
 
     def __init__(
@@ -79,12 +85,14 @@ class UpdateSampler(Sampler):
         rank: int = 0,
         seed: int = 0,
         in_order: bool = False,
+        tokens: int | None = None,
     ) -> None:
-        self.in_order = in_order
+        self.in_order, self.tokens = in_order, tokens
         self.lengths = np.asarray(lengths)
         self.global_batch, self.accumulation = global_batch, accumulation
         self.ranks, self.rank, self.seed, self.epoch = ranks, rank, seed, 0
         self.micro_batch = global_batch // (accumulation * ranks)
+        assert tokens is None or self.micro_batch == 1, "an update may need a micro-batch for each row"
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order of the rows."""
@@ -118,11 +126,22 @@ class UpdateSampler(Sampler):
         for rows in self.updates():
             # longest first: a lack of memory shows at once, and buffers never have to grow
             rows = rows[np.argsort(-self.lengths[rows], kind="stable")]
-            for together in np.array_split(rows, self._micro_batches(len(rows))):
-                of_rank = together[self.rank :: self.ranks]
+            for of_ranks in self._cut(rows):
                 place = (self.epoch, number, self.rank)
                 number += 1
-                yield [Slot(int(row), True, place) for row in of_rank] or [Slot(int(together[-1]), False, place)]
+                own = [Slot(int(row), True, place) for row in of_ranks[self.rank]] if of_ranks else []
+                yield own or [Slot(int(rows[-1]), False, place)] * bool(of_ranks)
+
+    def _cut(self, rows: np.ndarray) -> list[list[np.ndarray]]:
+        """The rows of each rank by micro-batch, of rows from the longest to the shortest; [] for one without rows."""
+        count = self._micro_batches(len(rows))
+        if self.tokens is None:
+            return [[part[rank :: self.ranks] for rank in range(self.ranks)] for part in np.array_split(rows, count)]
+        lengths = self.lengths[rows].tolist()
+        fewest = -(-len(length_batches(lengths, self.tokens)) // self.ranks)
+        parts = [rows[part] for part in even_batches(lengths, self.tokens, fewest * self.ranks)]
+        parts += [rows[:0]] * (fewest * self.ranks - len(parts))
+        return [[]] * (count - fewest) + [parts[n * self.ranks : (n + 1) * self.ranks] for n in range(fewest)]
 
 
 def batches_of_rank(batches: Sequence[list[int]], ranks: int, rank: int) -> Iterator[tuple[list[int], bool]]:
@@ -154,3 +173,10 @@ def length_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
         batches[-1].append(row)
         filled += int(lengths[row])
     return batches
+
+
+def even_batches(lengths: Sequence[int], tokens: int, count: int) -> list[list[int]]:
+    """`length_batches` of as equal numbers of tokens as `count` batches allow, which must be enough for `tokens`."""
+    return length_batches(
+        lengths, bisect_left(range(tokens), True, key=lambda most: len(length_batches(lengths, most)) <= count)
+    )

@@ -1,5 +1,6 @@
 """Keys and values of prompts and of their growing replies, as sampling from a packed decoder keeps them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -94,16 +95,22 @@ class Cache:
 
 
 def fill(prompts: KeyValues, lengths: list[int], n: int, room: int) -> Cache:
-    """A cache for n replies of up to `room` tokens to each of P prompts, whose tokens lie end to end in `prompts`."""
+    """A cache for n replies of up to `room` tokens to each of P prompts, whose tokens lie end to end in `prompts`.
+
+    Empties `prompts` layer by layer, so that no more than one layer exists twice.
+    """
     counts, longest = torch.tensor(lengths), max(lengths)
     device, key_heads = prompts.keys[0].device, prompts.keys[0].shape[1]
     columns = torch.arange(longest)
     is_token = columns >= longest - counts[:, None] if n == 1 else columns < counts[:, None]
     filled = None if is_token.all() else is_token.flatten().nonzero()[:, 0].to(device)
-    keys, values = (
-        [_padded(_computed(states), len(lengths), longest, filled) for states in part]
-        for part in (prompts.keys, prompts.values)
-    )
+
+    def moved(layers: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+        while layers:
+            states = _padded(_computed(layers.pop(0)), len(lengths), longest, filled)
+            yield _with_room(states, room) if n == 1 else states.flatten(0, 1).contiguous()
+
+    keys, values = (list(moved(part)) for part in (prompts.keys, prompts.values))
     mask = None
     if filled is not None:
         mask = torch.zeros(is_token.shape, dtype=keys[0].dtype).masked_fill_(~is_token, -torch.inf).to(device)
@@ -111,13 +118,11 @@ def fill(prompts: KeyValues, lengths: list[int], n: int, room: int) -> Cache:
         mask = mask.repeat_interleave(key_heads, 0)[:, None]
     counts = counts.to(device)
     if n == 1:
-        keys, values = ([_with_room(states, room) for states in part] for part in (keys, values))
         return Cache([], [], mask, counts, keys, values, longest)
     empty_keys, empty_values = (
-        [states.new_empty(len(lengths), key_heads, n, room, states.shape[3]) for states in part]
+        [states.new_empty(len(lengths), key_heads, n, room, states.shape[-1]) for states in part]
         for part in (keys, values)
     )
-    keys, values = ([states.flatten(0, 1).contiguous() for states in part] for part in (keys, values))
     return Cache(keys, values, mask, counts, empty_keys, empty_values)
 
 

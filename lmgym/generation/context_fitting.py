@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmgym.data.truncation import start_at_turn, truncate
+from lmgym.data.truncation import OverLong, start_at_turn, truncate
 from lmgym.errors import InputError, TooLong
 from lmgym.generation.protocol import Completion, Generator, Progress, Sampling
 from lmgym.text import Conversation
@@ -31,8 +31,8 @@ class PersonaGenerator:
 def fit(generator: Any, conversation: Conversation, sampling: Sampling) -> tuple[Conversation, int, int]:
     """(truncated conversation, oldest turns left out, tokens cut from the last turn); see lmgym/data/truncation.py.
 
-    Unchanged for a generator of unknown context, such as a server or a script. Raises InputError if the persona alone
-    is too long.
+    Unchanged for a generator of unknown context, such as a server or a script. Raises TooLong if the persona alone
+    is too long, InputError for a conversation that the chat template refuses.
     """
     formed = conversation
     while hasattr(generator, "generator"):
@@ -41,8 +41,11 @@ def fit(generator: Any, conversation: Conversation, sampling: Sampling) -> tuple
     if not (hasattr(generator, "tokenizer") and hasattr(generator, "max_length")):
         return conversation, 0, 0
     [row] = truncate(generator.tokenizer, [formed], None, generator.max_length - sampling.max_new_tokens)
+    if isinstance(row, OverLong):
+        room = f"beside a reply of {sampling.max_new_tokens} tokens"
+        raise TooLong(f"{row} {room}; needed: shorter texts, or a smaller max_new_tokens")
     if isinstance(row, str):
-        raise InputError(f"{row} beside a reply of {sampling.max_new_tokens}; shorten it, or %set max_new_tokens")
+        raise InputError(row)
     return replace(conversation, turns=row.conversation.turns), row.dropped_turns, row.shortened
 
 

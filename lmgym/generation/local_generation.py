@@ -2,9 +2,10 @@
 
 Design decisions:
 - Sampled tokens stay on the device until the batch ends: on a GPU, waiting for a token costs more than a small model's
-  step. Rows are checked for their end every CHECK_EVERY tokens; tokens sampled after the end are ignored.
-- Stop strings are text, which the device does not know, so with them every token is waited for. The same holds for
-  top-p without top-k, which may need more than the likeliest tokens (lmgym/generation/token_sampling.py).
+  step. Rows are checked for their end, an eos or a stop string, every CHECK_EVERY tokens; tokens sampled after the
+  end are ignored.
+- With top-p without top-k every token is waited for: it may need more than the likeliest tokens
+  (lmgym/generation/token_sampling.py).
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from lmgym.models.sources import base_of_adapter
 from lmgym.text import Conversation, render_all, tokenize_texts
 
 CHECK_EVERY = 8  # tokens between checks for ended rows on a GPU, which waits for each check
+MOST_ENDINGS = 64  # whose tokens are kept: clients of a server choose the stop strings
 CACHE_GIB = 2.0  # of a batch on a CPU; a constant, since batches must not depend on free memory
 
 
@@ -58,7 +60,7 @@ class LocalGenerator:
         eos = tokenizer.eos_token_id if eos is None else eos
         self.eos: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self.max_length = context_length(model.config)
-        self._may_stop: dict[tuple[str, ...], np.ndarray] = {}
+        self._may_stop: dict[frozenset[str], np.ndarray] = {}
 
     def renew(self) -> None:
         """Forget cached keys and values. Needed after weight updates that torch does not count, as by DeepSpeed."""
@@ -143,14 +145,13 @@ class LocalGenerator:
         logits = logits if n == 1 else logits.repeat_interleave(n, 0)
         may_stop = self._tokens_that_may_stop(sampling.stop) if sampling.stop else None
         batch = ReplyBatch(prompts, seeds, n, sampling, self.tokenizer, self.eos, may_stop, logits)
-        check_every = 1 if sampling.stop else self.check_every
         for position in range(length):
             ids = batch.sample(logits, position)
             if progress:
                 progress(position + 1, length)
             is_last = position + 1 == length
-            if is_last or (position + 1) % check_every == 0:
-                batch.close_ended(position)
+            if is_last or (position + 1) % self.check_every == 0:
+                batch.close_ended(position, position % self.check_every + 1)
                 if is_last or not batch.rows.open.any():
                     break
                 ids = batch.drop_closed(steps, ids)
@@ -166,12 +167,14 @@ class LocalGenerator:
 
     def _tokens_that_may_stop(self, stops: tuple[str, ...]) -> np.ndarray:
         """[vocabulary] bool: tokens with the last character of a stop string, or with a part of a character."""
-        if stops not in self._may_stop:
+        endings = frozenset(stop[-1] for stop in stops)
+        if endings not in self._may_stop:
             vocabulary = self.model.get_output_embeddings().weight.shape[0]
             texts = self.tokenizer.batch_decode([[i] for i in range(vocabulary)])
-            endings = {stop[-1] for stop in stops}
-            self._may_stop[stops] = np.array([not endings.isdisjoint(text) or "\ufffd" in text for text in texts])
-        return self._may_stop[stops]
+            if len(self._may_stop) == MOST_ENDINGS:
+                self._may_stop.clear()
+            self._may_stop[endings] = np.array([not endings.isdisjoint(text) or "\ufffd" in text for text in texts])
+        return self._may_stop[endings]
 
 
 def load_causal(name: str) -> LocalGenerator:

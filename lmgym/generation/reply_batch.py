@@ -73,19 +73,27 @@ class ReplyBatch:
             self.has_eos.index_copy_(0, rows.reply, self.has_eos[rows.reply] | ends)
         return ids
 
-    def close_ended(self, position: int) -> None:
-        """Close the rows whose reply has ended by the token at this position. Waits for the device."""
-        rows = self.rows
-        rows.open &= ~self.has_eos[rows.reply].cpu().numpy()
+    def close_ended(self, position: int, tokens: int = 1) -> None:
+        """Close the rows whose reply has ended by one of the last `tokens` tokens, up to this position. Waits for the
+        device.
+        """
+        rows, was_open = self.rows, self.rows.open
+        rows.open = was_open & ~self.has_eos[rows.reply].cpu().numpy()
         if self.may_stop is None:
             return
-        may_stop = self.may_stop[self.ids[rows.reply, position].cpu().numpy()]
-        for row in np.flatnonzero(rows.open & may_stop):
+        first = position + 1 - tokens
+        may_stop = self.may_stop[self.ids[rows.reply, first : position + 1].cpu().numpy()]
+        for row in np.flatnonzero(was_open & may_stop.any(1)):
             reply = int(rows.reply[row])
-            text = self._decode(self.ids[reply, : position + 1].cpu().numpy())
-            if self.sampling.find_stop(text) is not None:
-                self.stopped[reply] = position + 1
+            if end := self._stop(self.ids[reply, : position + 1].cpu().numpy(), first + np.flatnonzero(may_stop[row])):
+                self.stopped[reply] = end
                 rows.open[row] = False
+
+    def _stop(self, ids: np.ndarray, places: np.ndarray) -> int:
+        """The length up to the first of these places by which a stop string is there, before any eos; 0: none."""
+        eos = np.flatnonzero(np.isin(ids, self.eos.cpu().numpy()))
+        ends = (int(place) + 1 for place in places if not len(eos) or place < eos[0])
+        return next((end for end in ends if self.sampling.find_stop(self._decode(ids[:end])) is not None), 0)
 
     def drop_closed(self, steps: Steps, ids: torch.Tensor) -> torch.Tensor:
         """Drop closed rows and their cache if few enough are open. Returns the ids of the rows that remain."""

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from transformers import PretrainedConfig
+from transformers.utils.hub import extract_commit_hash
 
-from lmgym.models.sources import source_arguments
+from lmgym.models.scorer_folders import adapter_base, file_of
+from lmgym.models.sources import ADAPTER, source_arguments
 
 READERS = 4
 WEIGHTS = ("config.json", "*.safetensors")
@@ -17,16 +19,21 @@ WEIGHTS = ("config.json", "*.safetensors")
 def fingerprint(name: str, role: str = "model") -> str:
     """sha256 of the config and weights of a folder, whatever it is called; of a hub id, of its name and commit.
 
-    With the role "scorer" the folder may be an adapter's, whose own weights count.
+    With the role "scorer" it may be an adapter, whose own weights and settings count, and its base.
     """
+    base = adapter_base(name) if role == "scorer" else None
     arguments = source_arguments(name, role=role)
     source = arguments["pretrained_model_name_or_path"]
     if os.path.isdir(source):
-        paths = sorted(path for pattern in WEIGHTS for path in Path(source).glob(pattern))
+        patterns = WEIGHTS if base is None else (*WEIGHTS, ADAPTER)
+        paths = sorted(path for pattern in patterns for path in Path(source).glob(pattern))
         with ThreadPoolExecutor(READERS) as pool:  # hashing releases the interpreter's lock
             parts = [[path.name, digest] for path, digest in zip(paths, pool.map(_digest, paths), strict=True)]
     else:
-        parts = [[source, _commit(arguments)]]
+        settings = file_of(name, ADAPTER) if base is not None else None
+        parts = [[source, str(extract_commit_hash(settings, None)) if settings else _commit(arguments)]]
+    if base is not None:
+        parts.append(["base", fingerprint(base)])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

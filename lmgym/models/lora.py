@@ -38,9 +38,28 @@ def add_lora(model, rank: int, alpha: int, dropout: float, targets: str = ALL_LI
         modules_to_save=names or None,
         ensure_weight_tying=ties,
     )
-    adapted = with_adapters(model, settings)
+    adapted = _with_adapters(model, settings)
     # peft replaces the names by the embeddings', which it recognises only if they are called embed_tokens
     settings.modules_to_save = names or None
+    return adapted
+
+
+def _with_adapters(model, settings):
+    """`with_adapters`. Raises InputError for what peft cannot do with adapters on fused experts."""
+    from peft.tuners.lora.layer import ParamWrapper
+
+    beside = "--lora_target_modules q_proj,k_proj,v_proj,o_proj, which leaves the experts as they are"
+    try:
+        adapted = with_adapters(model, settings)
+    except ValueError as error:
+        if ParamWrapper.__name__ not in str(error):
+            raise
+        raise InputError(
+            f"--lora_dropout {settings.lora_dropout:g}: adapters of experts have no dropout; needed: 0, or {beside}"
+        ) from error
+    on_experts = any(isinstance(module, ParamWrapper) for module in adapted.modules())
+    if on_experts and any(hasattr(p, "ds_id") for p in model.parameters()):
+        raise InputError(f"adapters of experts cannot be trained under ZeRO-3; needed: --deepspeed zero2, or {beside}")
     return adapted
 
 

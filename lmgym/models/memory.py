@@ -5,16 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from accelerate import init_empty_weights
-from transformers import AutoModelForCausalLM
 
 from lmgym.config import ModelConfig
 from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.errors import InputError
-from lmgym.models.classifiers import frozen_linear_weights, new_classifier
+from lmgym.models.activations import activation_bytes, empty_model
+from lmgym.models.classifiers import frozen_linear_weights
 from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
-from lmgym.models.damage import readable
-from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 
 GIB = 1 << 30
@@ -43,30 +40,33 @@ class MemoryEstimate:
 def estimate_memory(
     model_config,
     tokens: int,
-    precision: str,
+    settings: ModelConfig,
     deepspeed: dict[str, Any] | None,
     ranks: int,
-    checkpointing: bool = False,
-    settings: ModelConfig | None = None,
     causal: bool = False,
+    learned: int | None = None,
 ) -> MemoryEstimate:
     """Bytes per device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
 
-    A causal model also has logits, of CHUNK_LOGITS at most at a time: in fp32, with their softmax and gradient.
+    A causal model also has logits, for `learned` of the tokens (None: all) and of CHUNK_LOGITS at most at a time.
 
     In mixed precision DeepSpeed holds 2 bytes per weight and gradient, and 12 per trained weight for its fp32 master
     and moments; fp32, and autocast without DeepSpeed, hold 4, 4 and 8. Stage 1 shards the optimizer, 2 also the
     gradients, 3 also the weights (Rajbhandari et al. 2019, section 3.1); offload moves the optimizer (at stage 3 also
-    the weights) to the host. Activations are 34 bytes per token, layer and hidden unit in 16 bits (Korthikanti et al.
-    2022, eq. 2, without the attention matrix), twice that in fp32; with checkpointing 2 (4) per layer, and 34 (68) for
-    the layer being computed.
+    the weights) to the host.
     """
     counts = count_weights(model_config, settings, causal)
-    memory = weight_memory(counts, precision, deepspeed, ranks)
-    if settings is not None and (bits := settings.bits):
-        memory = replace(memory, weights=quantized_bytes(counts, model_config, bits))
-    logits = 3 * 4 * min(tokens * vocabulary_size(model_config), CHUNK_LOGITS) if causal else 0
-    return replace(memory, activations=activation_bytes(model_config, tokens, precision, checkpointing) + logits)
+    memory = weight_memory(counts, settings.precision, deepspeed, ranks)
+    if settings.bits:
+        memory = replace(memory, weights=quantized_bytes(counts, model_config, settings, causal))
+    logits = most_logits(model_config, tokens if learned is None else learned) if causal else 0
+    activations = activation_bytes(model_config, tokens, settings, deepspeed is not None, logits)
+    return replace(memory, activations=activations)
+
+
+def most_logits(model_config, tokens: int) -> int:
+    """Logits that exist at a time where so many tokens are learned."""
+    return min(tokens * vocabulary_size(model_config), CHUNK_LOGITS)
 
 
 class WeightCounts(NamedTuple):
@@ -92,19 +92,12 @@ def weight_memory(counts: WeightCounts, precision: str, deepspeed: dict[str, Any
     )
 
 
-def quantized_bytes(counts: WeightCounts, model_config, bits: int) -> float:
-    """Bytes of the weights with frozen ones in `bits`; trained ones, embeddings and head are in fp32."""
-    in_fp32 = min(counts.total, counts.trained + 2 * vocabulary_size(model_config) * width(model_config))
-    return 4 * in_fp32 + (counts.total - in_fp32) * bits / 8
-
-
-def activation_bytes(
-    model_config, tokens: int, precision: str, checkpointing: bool = False, layers: int | None = None
-) -> float:
-    """Bytes of the activations of `layers` layers (None: all), without logits."""
-    layers = layer_count(model_config) if layers is None else layers
-    per_token = width(model_config) * (2 if precision == "fp32" else 1)
-    return tokens * per_token * ((2 * layers + 34) if checkpointing else 34 * layers)
+def quantized_bytes(counts: WeightCounts, model_config, settings: ModelConfig, causal: bool) -> float:
+    """Bytes of the weights with frozen layers in `settings.bits`; a head of its own in bf16, as other frozen layers."""
+    words = vocabulary_size(model_config) * width(model_config)
+    head = words if causal and not getattr(model_config, "tie_word_embeddings", False) else 0
+    layers = max(0, counts.total - counts.trained - words - head)
+    return 4 * (counts.trained + words) + (2 if settings.precision == "bf16" else 4) * head + layers * settings.bits / 8
 
 
 def count_weights(model_config, settings: ModelConfig | None = None, causal: bool = False) -> WeightCounts:
@@ -112,20 +105,7 @@ def count_weights(model_config, settings: ModelConfig | None = None, causal: boo
 
     `settings` give its adapters. Raises InputError if they name modules that do not exist.
     """
-    with readable("model", model_config.name_or_path), init_empty_weights():  # sizes that no layer can have
-        model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
-    model.tie_weights()  # accelerate has separated them: a tied head is no second matrix
-    if settings is not None and settings.lora_rank:
-        with torch.device("meta"):
-            model = add_lora(
-                model,
-                settings.lora_rank,
-                settings.lora_alpha,
-                0.0,
-                settings.lora_target_modules,
-                settings.modules_to_save,
-            )
-    return counts_of(model)
+    return counts_of(empty_model(model_config, settings, causal))
 
 
 def counts_of(model) -> WeightCounts:
@@ -149,7 +129,7 @@ def check_memory(
     large_batch = demand.activations > 0.3 * demand.total and micro_batch > 1
     next_config = {0: "zero2", 1: "zero2", 2: "zero3", 3: "zero3_offload"}[stage]
     fixes = [
-        *(["a smaller --micro_batch"] if large_batch else []),
+        *(["a smaller --micro_batch or --tokens_per_micro_batch"] if large_batch else []),
         "--gradient_checkpointing",
         f"--deepspeed {next_config}",
         *more,

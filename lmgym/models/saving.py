@@ -196,6 +196,8 @@ def with_adapters(model, settings):
 
     with warnings.catch_warnings():  # peft 0.21 still reads a property that transformers 5 deprecates
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        # and looks for fused experts among modules, though their adapters are on parameters
+        warnings.filterwarnings("ignore", r"The following (rank|alpha)_pattern keys did not match", RuntimeWarning)
         # ZeRO-3 requires one dtype of trained weights: adapters take the trunk's, and DeepSpeed keeps fp32 masters
         return get_peft_model(model, settings, autocast_adapter_dtype=False)
 

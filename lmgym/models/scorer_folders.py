@@ -44,7 +44,7 @@ class ScorerModel(NamedTuple):
 def load_scorer_model(name: str) -> ScorerModel:
     """A scorer in fp32 from its folder or hub id. Raises InputError if it does not load or has no trained head."""
     refuse_pickles(name)
-    base = _adapter_base(name)
+    base = adapter_base(name)
     found = _load_whole(name) if base is None else _load_adapted(name, base)
     found.model.config.name_or_path = name
     return found
@@ -64,9 +64,9 @@ def _load_whole(name: str) -> ScorerModel:
     return ScorerModel(model, tokenizer, of_openrlhf)
 
 
-def _adapter_base(name: str) -> str | None:
+def adapter_base(name: str) -> str | None:
     """The model below an adapter, a folder or hub id; None for what is no adapter."""
-    if _file(name, "config.json") or not (path := _file(name, ADAPTER)):
+    if file_of(name, "config.json") or not (path := file_of(name, ADAPTER)):
         return None
     with readable("adapter", name):
         base = json.loads(Path(path).read_text(encoding="utf-8")).get("base_model_name_or_path")
@@ -79,14 +79,14 @@ def _load_adapted(name: str, base: str) -> ScorerModel:
     """The base with the adapter merged in."""
     from peft import PeftConfig
 
-    path = _file(name, ADAPTER_WEIGHTS)
+    path = file_of(name, ADAPTER_WEIGHTS)
     if path is None:
         raise InputError(f"the adapter {shown_path(name)} has no {ADAPTER_WEIGHTS}; needed: that file")
     with readable("adapter", name):
         settings, weights = PeftConfig.from_pretrained(os.path.dirname(path)), load_file(path)
     labels = next((len(weight) for key, weight in weights.items() if ADAPTER_HEAD.fullmatch(key)), 0)
     head = {} if labels else _read_head(name)
-    own = _file(name, "tokenizer_config.json") is not None
+    own = file_of(name, "tokenizer_config.json") is not None
     try:
         if labels or head:
             tokenizer = load_tokenizer(name if own else base, role="scorer")
@@ -143,11 +143,11 @@ def _read_head(name: str) -> dict[str, torch.Tensor]:
     """Weight [labels, width] and perhaps bias of a linear head, by these names; empty if there is none."""
     files = [WEIGHTS, HEAD_FILE]
     with readable("scorer", name):
-        if index := _file(name, INDEX):
+        if index := file_of(name, INDEX):
             shards: dict[str, str] = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
             files += {file for key, file in shards.items() if HEAD.fullmatch(key)}
         found: dict[str, torch.Tensor] = {}
-        for path in filter(None, (_file(name, file) for file in files)):
+        for path in filter(None, (file_of(name, file) for file in files)):
             with safe_open(path, "pt") as content:
                 for key in content.keys():  # noqa: SIM118  # not a dict
                     if match := HEAD.fullmatch(key):
@@ -155,7 +155,7 @@ def _read_head(name: str) -> dict[str, torch.Tensor]:
     return found if "weight" in found and found["weight"].ndim == 2 else {}
 
 
-def _file(name: str, file: str) -> str | None:
+def file_of(name: str, file: str) -> str | None:
     """The path of a file of a folder or hub id; None if it has none."""
     source, where = _source(name)
     if os.path.isdir(source):

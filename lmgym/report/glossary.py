@@ -53,7 +53,8 @@ DEFINITIONS = {  # the first pattern that matches the whole name, without `eval/
     "reference.",
     r"logprob_(chosen|rejected)": "Mean log-probability of a token of the \\1 replies, nats.",
     r"kl/reference|kl": "Kullback-Leibler divergence from the reference in nats per reply, estimated on the policy's "
-    "own replies (k1). In PPO it is measured before an iteration's updates.",
+    "own replies (k1). In PPO it is measured before an iteration's updates; without a penalty, only in the first "
+    "iteration and in those that end with an evaluation.",
     r"kl/sqrt_reference": "Square root of that: the distance by which over-optimisation is usually drawn.",
     r"kl/reference_k3": "The same per token by the estimator k3, which is never negative.",
     r"kl/reference_per_token": "The same per token.",

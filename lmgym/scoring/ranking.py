@@ -56,19 +56,26 @@ def standardise(scores: Column) -> list[float | None]:
 def select_best(scores: Mapping[str, Column], weights: Mapping[str, float]) -> tuple[int, str]:
     """(index of the best reply, the scorer or blend that selected it); the first of equal ones.
 
-    Replies are compared by the weighted sum of standardised scores. If all weighted scorers failed, the first scorer
-    that did not selects; if all scorers failed, the first reply is selected, by "nobody".
+    If all scorers failed, the first reply is selected, by "nobody".
+    """
+    column, selected_by = selecting_scores(scores, weights)
+    known = [-math.inf if value is None else value for value in column]
+    return known.index(max(known)) if known else 0, selected_by
+
+
+def selecting_scores(scores: Mapping[str, Column], weights: Mapping[str, float]) -> tuple[Column, str]:
+    """(the scores by which the best reply is selected, the scorer or blend that they are of).
+
+    They are the weighted sum of standardised scores, or one scorer's own. If all weighted scorers failed, they are
+    those of the first scorer that did not; if all scorers failed, there are none, of "nobody".
     """
     working = {name: weight for name, weight in weights.items() if None not in scores.get(name, [None])}
     if list(working.values()) == [1.0]:
-        return _argmax(scores[next(iter(working))]), describe_weights(working)
+        return scores[next(iter(working))], describe_weights(working)
     if working:
         columns = [[weight * (z or 0.0) for z in standardise(scores[name])] for name, weight in working.items()]
-        return _argmax([math.fsum(values) for values in zip(*columns, strict=True)]), describe_weights(working)
-    for name, column in scores.items():
-        if None not in column:
-            return _argmax(column), name
-    return 0, NOBODY
+        return [math.fsum(values) for values in zip(*columns, strict=True)], describe_weights(working)
+    return next(((column, name) for name, column in scores.items() if None not in column), ((), NOBODY))
 
 
 def describe_weights(weights: Mapping[str, float]) -> str:
@@ -76,11 +83,6 @@ def describe_weights(weights: Mapping[str, float]) -> str:
     if list(weights.values()) == [1.0]:
         return next(iter(weights))
     return " ".join(f"{name}={weight:g}" for name, weight in weights.items())
-
-
-def _argmax(column: Column) -> int:
-    known = [-math.inf if value is None else value for value in column]
-    return known.index(max(known))
 
 
 def agreement(turns: Sequence[Mapping[str, Column]]) -> dict[tuple[str, str], tuple[float, int]]:

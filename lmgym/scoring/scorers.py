@@ -16,7 +16,7 @@ from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.scorer_folders import load_scorer_model
+from lmgym.models.scorer_folders import file_of, load_scorer_model
 from lmgym.models.sources import resolve_source
 from lmgym.scoring.protocol import Scorer, read_scores
 from lmgym.text import Conversation, Replies, has_special_ends, render, share_prefix, tokenize_texts
@@ -127,8 +127,8 @@ class HFScorer:
         InputError for a folder without a trained head, or without those moments.
         """
         source = resolve_source(str(path), role="scorer")
-        saved = read_settings(Path(source) / "scorer.json")
         model, tokenizer, ends_in_eos = load_scorer_model(source)
+        saved = read_settings(source)
         config = model.config
         limit, asked = context_length(config), max_length or saved.get("max_length") or 0
         if asked > limit:
@@ -307,12 +307,15 @@ def _moments(saved: dict, path: str | Path) -> tuple[float, float]:
     return float(mean), float(std)
 
 
-def read_settings(path: Path) -> dict:
-    """The settings in a `scorer.json`; none where there is no such file. Raises InputError for one that is damaged."""
-    if not path.is_file():
+def read_settings(name: str) -> dict:
+    """The settings in the `scorer.json` of a folder or hub id; none where there is no such file.
+
+    Raises InputError for one that is damaged.
+    """
+    if (path := file_of(name, "scorer.json")) is None:
         return {}
     try:
-        settings = json.loads(path.read_text())
+        settings = json.loads(Path(path).read_text())
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}; restore it, or delete it to use the defaults") from error
     if not isinstance(settings, dict):

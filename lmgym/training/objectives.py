@@ -34,5 +34,6 @@ def out_of_memory(inputs: Batch) -> str:
     shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in tensors.items()) or "packed"
     return (
         f"out of memory in a micro-batch of {len(inputs['origins'])} examples, {inputs['tokens']:,} tokens ({shapes}); "
-        "needed: a smaller --micro_batch or --max_length, --gradient_checkpointing, or a higher ZeRO stage"
+        "needed: a smaller --micro_batch, --tokens_per_micro_batch or --max_length, --gradient_checkpointing, or a "
+        "higher ZeRO stage"
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from lmgym.config import (
@@ -98,10 +99,13 @@ class TrainingPlan(Generic[C_co]):
         )
         show_rejections(data.tally)
         show_notes([part.line(data.noun) for part in data.parts])
+        cut = f"= {world_size()} x {self.accumulation} micro-batches of {o.micro_batch}"
+        if o.tokens_per_micro_batch:
+            cut = f"in micro-batches of at most {o.tokens_per_micro_batch:,} tokens"
         say(
             f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {self.model.precision}; "
-            f"{o.global_batch} {data.noun} an update = {world_size()} x {self.accumulation} micro-batches of "
-            f"{o.micro_batch}; {self.updates:,} updates, {self.updates / self.updates_per_epoch:.3g} epoch(s)"
+            f"{o.global_batch} {data.noun} an update {cut}; "
+            f"{self.updates:,} updates, {self.updates / self.updates_per_epoch:.3g} epoch(s)"
         )
         if self.updates < FEW_UPDATES:
             say(f"{self.updates} updates teach little: a smaller --global_batch or more --epochs make more of them")
@@ -124,7 +128,7 @@ def make_plan(
     policy rather than a scorer. Raises InputError for what cannot work.
     """
     o = config.optimizer
-    accumulation = accumulation_steps(o.global_batch, o.micro_batch, world_size())
+    accumulation = accumulation_steps(o.global_batch, o.smallest_micro_batch, world_size())
     deepspeed = start_ranks(config, model, accumulation)
     max_length, notes = fit_to_context(config.data.max_length, model)
     config = replace(config, data=replace(config.data, max_length=max_length))  # type: ignore[type-var]
@@ -134,10 +138,21 @@ def make_plan(
         refuse_no_eos(model.model, tokenizer)
     data = prepare(config, tokenizer)
     config = fit_batch(config, deepspeed, len(data.train))
-    accumulation = accumulation_steps(config.optimizer.global_batch, o.micro_batch, world_size())
+    accumulation = accumulation_steps(config.optimizer.global_batch, o.smallest_micro_batch, world_size())
     check_training_memory(config, model, deepspeed, data.replies * max_length, generates)
-    notes += flat_template_note(tokenizer)
+    notes += [*flat_template_note(tokenizer), *long_rows_note(data, o.tokens_per_micro_batch)]
     return TrainingPlan(config, model, deepspeed, accumulation, tokenizer, data, notes)
+
+
+def long_rows_note(data: TaskData, tokens: int | None) -> list[str]:
+    """A line if rows exceed `--tokens_per_micro_batch`."""
+    long = np.asarray(data.lengths)[np.asarray(data.lengths) > (tokens or np.inf)]
+    if not len(long):
+        return []
+    return [
+        f"{len(long):,} of {len(data.train):,} {data.noun} have more tokens than --tokens_per_micro_batch {tokens:,}, "
+        f"at most {max(long):,}: each runs alone"
+    ]
 
 
 def fit_batch(config: C, deepspeed: dict | None, rows: int) -> C:
@@ -145,7 +160,7 @@ def fit_batch(config: C, deepspeed: dict | None, rows: int) -> C:
 
     A batch that the user set, also in a DeepSpeed config, stays.
     """
-    batch, together = config.optimizer.global_batch, config.optimizer.micro_batch * world_size()
+    batch, together = config.optimizer.global_batch, config.optimizer.smallest_micro_batch * world_size()
     given = {(deepspeed or {}).get(name, "auto") for name in ("train_batch_size", "gradient_accumulation_steps")}
     if not isinstance(batch, UpTo) or given != {"auto"}:
         return config
@@ -168,7 +183,7 @@ def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> d
     refuse_unfit_quantization(model, deepspeed)
     if deepspeed is not None:
         o = config.optimizer
-        match_run(deepspeed, o.micro_batch, accumulation, world_size(), model.precision, o.max_grad_norm)
+        match_run(deepspeed, o.smallest_micro_batch, accumulation, world_size(), model.precision, o.max_grad_norm)
     start_distributed(use_deepspeed=deepspeed is not None)
     return deepspeed
 
@@ -227,15 +242,13 @@ def check_training_memory(
     config: StageConfig, model: ModelConfig, deepspeed: dict | None, row_tokens: int, causal: bool = False
 ) -> None:
     """Raises InputError if training on micro-batches of rows of `row_tokens` needs more than a device's memory."""
-    micro_batch = config.optimizer.micro_batch
+    tokens = config.optimizer.batch_tokens(row_tokens)
     demand = estimate_memory(
         load_config(model.model, model.trust_remote_code),
-        micro_batch * row_tokens,
-        model.precision,
+        tokens,
+        model,
         deepspeed,
         world_size(),
-        model.gradient_checkpointing,
-        model,
         causal,
     )
-    check_memory(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), micro_batch)
+    check_memory(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), tokens // row_tokens)

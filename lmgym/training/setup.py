@@ -178,7 +178,15 @@ def record_size(
 def update_sampler(plan: TrainingPlan[Any]) -> UpdateSampler:
     """The batches of this rank."""
     o = plan.config.optimizer
-    return UpdateSampler(plan.data.lengths, o.global_batch, plan.accumulation, world_size(), rank(), o.seed)
+    return UpdateSampler(
+        plan.data.lengths,
+        o.global_batch,
+        plan.accumulation,
+        world_size(),
+        rank(),
+        o.seed,
+        tokens=o.tokens_per_micro_batch,
+    )
 
 
 def training_arguments(plan: TrainingPlan[Any], sampler: UpdateSampler):
@@ -191,7 +199,7 @@ def training_arguments(plan: TrainingPlan[Any], sampler: UpdateSampler):
     on_cpu = not torch.cuda.is_available()
     arguments = TrainingArguments(
         output_dir=plan.config.output,
-        per_device_train_batch_size=o.micro_batch,
+        per_device_train_batch_size=o.smallest_micro_batch,
         gradient_accumulation_steps=plan.accumulation,
         num_train_epochs=o.epochs,
         max_steps=o.max_updates,

@@ -117,12 +117,13 @@ class ObjectiveTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> int:
         """The update's count over all ranks; the same reduction tells whether a rank was asked to stop."""
+        batches = [batch for batch in batch_samples if batch]
         if self.before_update:
-            self.before_update(self.model_wrapped, batch_samples, device)
+            self.before_update(self.model_wrapped, batches, device)
         asked = self.supervisor is not None and self.supervisor.stop_requested
-        sums = torch.tensor([float(sum(batch["count"] for batch in batch_samples)), float(asked)], device=device)
+        sums = torch.tensor([float(sum(batch["count"] for batch in batches)), float(asked)], device=device)
         count, asking = sum_over_ranks(sums).tolist()
-        self.stopping, self._losses, self._micro_batches = asking > 0, [], len(batch_samples)
+        self.stopping, self._losses, self._micro_batches = asking > 0, [], len(batches)
         return int(count)
 
     def _prepare_inputs(self, inputs: Batch) -> Batch:
@@ -130,7 +131,12 @@ class ObjectiveTrainer(Trainer):
         return inputs
 
     def training_step(self, model, inputs: Batch, num_items_in_batch=None) -> torch.Tensor:
-        """Forward and backward; under DeepSpeed the update too, which is skipped if a gradient is not finite."""
+        """Forward and backward; under DeepSpeed the update too, which is skipped if a gradient is not finite.
+
+        Nothing runs for an empty micro-batch, which is never an update's last.
+        """
+        if not inputs:
+            return torch.zeros((), device=self.args.device)
         if self.supervisor:
             self.supervisor.heartbeat(f"update {self.state.global_step + 1}")
         skipped = skipped_steps(self.model_wrapped)

@@ -26,12 +26,10 @@ def advantage_estimator(config: PPOConfig) -> EstimateAdvantages:
     algorithm = config.algorithm
 
     def estimate(rollouts: Rollouts, kl_coef: float) -> torch.Tensor:
-        mask = rollouts.mask
-        logprobs, reference = rollouts.padded(rollouts.old_logprobs), rollouts.padded(rollouts.reference_logprobs)
-        of_reward = kl_coef if algorithm.kl_in == "reward" else 0.0
-        rewards = kl_rewards(
-            logprobs, reference, rollouts.padded(rollouts.scores), mask, of_reward, algorithm.kl_estimator
-        )
+        rewards = rollouts.padded(rollouts.scores)
+        if kl_coef and algorithm.kl_in == "reward":
+            logprobs, reference = rollouts.padded(rollouts.old_logprobs), rollouts.padded(rollouts.reference_logprobs)
+            rewards = kl_rewards(logprobs, reference, rewards, rollouts.mask, kl_coef, algorithm.kl_estimator)
         if algorithm.outcome is None:
             estimate_by_critic(config.critic, rollouts, rewards)
         elif algorithm.per_token:
@@ -101,7 +99,7 @@ def loss_function(config: PPOConfig) -> LossFunction:
     token_loss = algorithm.token_loss or clipped_loss
 
     def of_policy(logprobs: torch.Tensor, entropies: torch.Tensor | None, r: Recorded):
-        log_ratios = log_ratio(logprobs, r.logprobs, r.mask)
+        log_ratios = log_ratio(logprobs, _old(logprobs, r), r.mask)
         if algorithm.importance_sampling_level == "sequence":
             log_ratios = ratios_of_replies(log_ratios, r.rows, r.replies)
         losses, clipped = token_loss(
@@ -109,6 +107,7 @@ def loss_function(config: PPOConfig) -> LossFunction:
         )
         losses = losses * r.correction
         if r.kl_coef:
+            assert r.reference is not None
             losses = losses + r.kl_coef * kl_estimates(logprobs, r.reference, r.mask, algorithm.kl_estimator)
         if entropies is not None:
             losses = losses - method.entropy_coef * torch.where(r.mask, entropies, 0.0)
@@ -137,5 +136,9 @@ def loss_function(config: PPOConfig) -> LossFunction:
 @torch.no_grad()
 def ratio_metrics(logprobs: torch.Tensor, recorded: Recorded) -> dict[str, torch.Tensor]:
     """Sums over the tokens of the ratio p / p_old and of the k3 estimate of KL(old || new), in nats (Schulman 2020)."""
-    x = log_ratio(logprobs, recorded.logprobs, recorded.mask).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+    x = log_ratio(logprobs, _old(logprobs, recorded), recorded.mask).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
     return {"approx_kl": (x.expm1() - x).sum(), "ratio": (x.exp() * recorded.mask).sum()}
+
+
+def _old(logprobs: torch.Tensor, recorded: Recorded) -> torch.Tensor:
+    return logprobs.detach() if recorded.logprobs is None else recorded.logprobs

@@ -16,7 +16,6 @@ from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import TextCounts
-from ppo.algorithms.losses import gap_sums
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.rollouts import Rollouts
@@ -100,9 +99,8 @@ def text_sums(before: Mapping[str, TextCounts], now: Mapping[str, TextCounts]) -
 
 
 def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float, has_critic: bool = True) -> Sums:
-    """KL to the reference (k1 and k3), entropy, the sampler's gap, values and returns, over tokens that have loss."""
+    """KL to the reference (k1 and k3) if it ran, entropy, values and returns, over tokens that have loss."""
     mask = rollouts.loss_mask
-    x = (rollouts.old_logprobs - rollouts.reference_logprobs)[mask].double()
     values, returns = rollouts.values[mask].double(), rollouts.returns[mask].double()
     errors = returns - values
     # of freely sampled tokens the mean of -log p is the entropy of the distribution they were sampled from
@@ -117,16 +115,18 @@ def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float, has_
         return numbers.sum().item(), tokens
 
     sums: Sums = {
-        "kl/reference": (x.sum().item(), replies),
-        "kl/reference_per_token": per_token(x),
-        "kl/reference_k3": per_token(torch.expm1((-x).clamp(max=80)) + x),
         "policy/entropy": per_token(entropies[mask].double()),
-        "reward/kl_penalty": (kl_coef * x.sum().item(), episodes),
         "reward/total": (rewards[mask].double().sum().item(), episodes),
         "rollout/trained_tokens": (tokens, 1.0),
     }
-    gap = gap_sums(rollouts.old_logprobs[mask], rollouts.sampler_logprobs[mask])
-    sums |= {f"sampler/{name}": (total, tokens) for name, total in gap.items()}
+    if len(rollouts.reference_logprobs):
+        x = (rollouts.old_logprobs - rollouts.reference_logprobs)[mask].double()
+        sums |= {
+            "kl/reference": (x.sum().item(), replies),
+            "kl/reference_per_token": per_token(x),
+            "kl/reference_k3": per_token(torch.expm1((-x).clamp(max=80)) + x),
+            "reward/kl_penalty": (kl_coef * x.sum().item(), episodes),
+        }
     sums["sampler/weight"] = per_token(rollouts.correction[mask].double())
     if has_critic:
         sums |= {
@@ -155,9 +155,11 @@ def iteration_metrics(
         m["loss/value"] = losses["value_loss"]
         m["loss/total"] += vf_coef * losses["value_loss"]
     m["reward/std"] = _std(m.pop("reward/squares"), m["reward/mean"])
-    m["kl/sqrt_reference"] = math.sqrt(max(0.0, m["kl/reference"]))
+    if "kl/reference" in m:
+        m["kl/sqrt_reference"] = math.sqrt(max(0.0, m["kl/reference"]))
     m |= {f"policy/{name}": losses[name] for name in ("approx_kl", "clip_fraction", "ratio")}
     m["rollout/logprob_mismatch"], m["rollout/logprob_mismatch_max"] = mismatch.mean, mismatch.largest
+    m["sampler/kl"], m["sampler/chi_square"] = mismatch.kl, mismatch.chi_square
     m["policy/stopped_early"], m["policy/skipped_updates"] = float(learned.stopped_early), float(learned.skipped)
     m["policy/learning_rate"] = learned.rate
     return m
@@ -180,7 +182,7 @@ def show_line(iteration: int, iterations: int, metrics: Mapping[str, float]) -> 
 def status_figures(metrics: Mapping[str, float], alarm: str) -> list[str]:
     """An iteration's figures for the status line, after the alarm, if there is one."""
     shown = {"rollout/tokens_per_second": "{:,.0f} tok/s", "reward/mean": "reward {:.3g}", "kl/reference": "KL {:.3g}"}
-    return [*filter(None, [alarm]), *(form.format(metrics[name]) for name, form in shown.items())]
+    return [*filter(None, [alarm]), *(form.format(metrics[n]) for n, form in shown.items() if n in metrics)]
 
 
 @final

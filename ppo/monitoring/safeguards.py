@@ -8,9 +8,12 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import final
 
+import numpy as np
 import torch
 
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks
@@ -19,8 +22,7 @@ from lmgym.errors import COLLAPSED, REWARDS_FAILED, InputError, RunStopped
 from lmgym.runs.resuming import FOLDER
 from lmgym.runs.run import Run
 from ppo.config import LimitConfig, PPOConfig
-from ppo.experience import LogprobMismatch
-from ppo.learner import Inspect
+from ppo.experience import LogprobMismatch, mismatch_of
 from ppo.rollouts import Rollouts
 from ppo.setup import TrainingComponents
 from ppo.state import LoopState
@@ -44,28 +46,45 @@ def check_rollouts(
     state: LoopState,
     episodes: Sequence[Episode],
     rollouts: Rollouts,
-    mismatch: LogprobMismatch,
+    mismatch: LogprobMismatch | None,
 ) -> list[str]:
     """Raises InputError, on all ranks, if sampler, trainer and reference disagree. Collective.
 
-    The allowed difference is measured on the first rollouts, and again if it is exceeded. Returns warnings.
+    Without a mismatch `FirstForward` compares sampler and trainer. Returns warnings.
     """
     notes: list[str] = []
     raise_on_all_ranks(partial(check_finite, config, c.tokenizer, rollouts))
     raise_on_all_ranks(partial(c.sampler.refuse_stale, c.engine.version))
-    known, precision = state.rounding, config.policy.precision
-    found = mismatch.largest if precision == "fp32" else mismatch.mean
-    if known is None or found > allowed_difference(precision, known, mismatch.tokens):
-        rounding = measure_rounding(
-            c.sampler.whole, rollouts, c.experience.actor.temperature, c.experience.device, precision
-        )
-        raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts, rounding))
-        notes = [] if known is not None else rounding_notes(config, rounding)
-        state.rounding = rounding.trainer
+    if mismatch is not None:
+        notes = _check_distance(config, c, state, rollouts, mismatch)
     if state.iteration == 0:
         eos, rounded = c.sampler.generator.eos, state.rounding
         raise_on_all_ranks(partial(check_first_rollouts, config, c.tokenizer, eos, episodes, rollouts, rounded))
     return notes
+
+
+def _check_distance(
+    config: PPOConfig,
+    c: TrainingComponents,
+    state: LoopState,
+    rollouts: Rollouts,
+    mismatch: LogprobMismatch,
+    rows: np.ndarray | None = None,
+) -> list[str]:
+    """Raises InputError, on all ranks, if sampler and trainer, in old_logprobs, disagree on `rows`. Collective.
+
+    The allowed difference is measured on the first rollouts, and again if it is exceeded. Returns warnings.
+    """
+    known, precision = state.rounding, config.policy.precision
+    found = mismatch.largest if precision == "fp32" else mismatch.mean
+    if known is not None and found <= allowed_difference(precision, known, mismatch.tokens):
+        return []
+    rounding = measure_rounding(
+        c.sampler.whole, rollouts, c.experience.actor.temperature, c.experience.device, precision, rows
+    )
+    raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts, rounding))
+    state.rounding = rounding.trainer
+    return [] if known is not None else rounding_notes(config, rounding)
 
 
 def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
@@ -137,12 +156,38 @@ def check_first_rollouts(
             raise InputError(f"reply {number} ended by {reason} with {token}: eos must be sampled, kept and rewarded")
 
 
-def first_ratio_check(config: PPOConfig, c: TrainingComponents, state: LoopState, rollouts: Rollouts) -> Inspect | None:
-    """In the first iteration: the check of the first training forward. Collective."""
-    if state.iteration > 0:
-        return None
-    check = partial(check_ratio, config, c.tokenizer, rollouts)
-    return lambda tokens, logprobs: raise_on_all_ranks(lambda: check(tokens, logprobs, state.rounding))
+@final
+class FirstForward:
+    """Checks the forward of an iteration's first update, before a weight changes. Collective."""
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        c: TrainingComponents,
+        state: LoopState,
+        rollouts: Rollouts,
+        mismatch: LogprobMismatch | None,
+    ) -> None:
+        self.config, self.c, self.state, self.rollouts = config, c, state, rollouts
+        self.mismatch = mismatch
+        """of sampler and trainer, once it is known"""
+
+    def __call__(self, tokens: torch.Tensor, logprobs: torch.Tensor) -> None:
+        """In the first iteration ratios must be 1; where nothing was compared before, sampler and trainer must agree.
+
+        Raises InputError on all ranks.
+        """
+        config, tokenizer, rollouts = self.config, self.c.tokenizer, self.rollouts
+        if self.state.iteration == 0:
+            ratio = partial(check_ratio, config, tokenizer, rollouts, tokens, logprobs, self.state.rounding)
+            raise_on_all_ranks(ratio)
+        if self.mismatch is not None:
+            return
+        found = replace(rollouts, old_logprobs=rollouts.sampler_logprobs.index_copy(0, tokens, logprobs))
+        raise_on_all_ranks(partial(check_finite, config, tokenizer, found))
+        self.mismatch = mismatch_of(rollouts, tokens, logprobs)
+        rows = np.unique(np.searchsorted(rollouts.row_starts, tokens.numpy(), side="right") - 1)
+        _check_distance(config, self.c, self.state, found, self.mismatch, rows)
 
 
 def check_ratio(
@@ -287,7 +332,7 @@ def stop_if_too_many_failed(failed: int, total: int, most: float, error: str) ->
 
 def collapse(metrics: Mapping[str, float], limits: LimitConfig, first_length: float) -> str:
     """The reason to stop now, or an empty string."""
-    kl, length, reward = metrics["kl/reference"], metrics["rollout/reply_tokens"], metrics["reward/mean"]
+    kl, length, reward = metrics.get("kl/reference", 0.0), metrics["rollout/reply_tokens"], metrics["reward/mean"]
     if not math.isfinite(kl) or 0 < limits.max_kl < kl:
         return f"the policy is {kl:.1f} nats per reply from its reference, more than max_kl={limits.max_kl:g}"
     if limits.min_reward is not None and reward < limits.min_reward:

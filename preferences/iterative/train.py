@@ -58,13 +58,15 @@ def make_trainer(
     config, tokenizer, o = plan.training.config, plan.training.tokenizer, plan.training.config.optimizer
     settings, updates = config.policy, plan.updates
     sampler = UpdateSampler(
-        np.ones(updates * o.global_batch),
+        # replies are sampled later: a pair counts as the longest
+        np.full(updates * o.global_batch, 2 * config.data.max_length),
         o.global_batch,
         plan.training.accumulation,
         world_size(),
         rank(),
         o.seed,
         in_order=True,
+        tokens=o.tokens_per_micro_batch,
     )
     arguments = training_arguments(_in_one_epoch(plan), sampler)
     policy = load_trained_policy(plan.training, run, supervisor)
@@ -121,7 +123,7 @@ def _frozen(config: IterativeConfig, tokenizer) -> ReplyModel:
 
 def _sums(model: ReplyModel, config: IterativeConfig, below_adapter: bool = False) -> ReferenceSums:
     """Summed log-probabilities by the policy (its wrapped model is given), or by a frozen model of its own."""
-    batch_tokens = 2 * config.optimizer.micro_batch * config.data.max_length
+    batch_tokens = config.optimizer.batch_tokens(2 * config.data.max_length)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.policy.precision)
 
     def sums(rows: Sequence[Replies], wrapped: torch.nn.Module, device: torch.device) -> torch.Tensor:

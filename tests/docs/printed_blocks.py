@@ -15,6 +15,7 @@ PAGES = (
     "docs/data_formats.md",
     "docs/reward_models.md",
     "docs/serve.md",
+    "docs/serve_chat.md",
     "docs/behaviour_logs.md",
     "docs/sft.md",
     "docs/preferences.md",

@@ -11,12 +11,14 @@ from launching import launch, run
 from lmgym.models.loading import load_classifier, load_tokenizer
 
 Gradients = list[dict[str, torch.Tensor]]
+TOKENS = 260
 # 23 pairs, 8 an update: 8, 8 and 7
 CUTS = {
     "one batch": {"micro_batch": 8, "accumulation": 1},
     "2 x 4": {"micro_batch": 4, "accumulation": 2},
     "4 x 2": {"micro_batch": 2, "accumulation": 4},  # the last update is cut into 2, 2, 2 and 1
     "8 x 1": {"micro_batch": 1, "accumulation": 8},
+    "by tokens": {"tokens_per_micro_batch": TOKENS, "accumulation": 8},
 }
 
 
@@ -75,9 +77,12 @@ def test_any_cut_on_one_rank_gives_the_gradient_worked_out_by_hand(cut: str, cut
     assert_equal(cuts[cut], by_hand)
 
 
-def test_two_ranks_give_the_gradient_worked_out_by_hand(sources: dict, by_hand: Gradients, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [{"micro_batch": 1}, {"tokens_per_micro_batch": TOKENS}])
+def test_two_ranks_give_the_gradient_worked_out_by_hand(
+    size: dict, sources: dict, by_hand: Gradients, tmp_path: Path
+) -> None:
     # 7 pairs in micro-batches of 1 on 2 ranks: the last holds one pair and a filler
-    asked = {**sources, "folder": str(tmp_path / "run"), "micro_batch": 1, "accumulation": 4}
+    asked = {**sources, "folder": str(tmp_path / "run"), **size, "accumulation": 4}
     (tmp_path / "asked.json").write_text(json.dumps(asked))
     script = Path(__file__).parent / "gradient_script.py"
     done = run(launch("forks", tmp_path / "asked.json", tmp_path / "found.pt", script=script))

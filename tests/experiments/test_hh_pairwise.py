@@ -148,6 +148,22 @@ def test_zero3_on_two_ranks_is_the_plain_run(plain, zero3) -> None:
     assert_same_run(zero3[1], plain[1])
 
 
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("forks", ""),
+        pytest.param("python", "", marks=pytest.mark.slow),
+        pytest.param("forks", "zero2.json", marks=pytest.mark.slow),
+        pytest.param("forks", "zero3.json", marks=pytest.mark.slow),
+        pytest.param("forks", "zero2_offload.json", marks=pytest.mark.slow),
+    ],
+)
+def test_micro_batches_by_tokens_are_the_plain_run(kind: str, config: str, plain, begin: Start) -> None:
+    done, folder = begin(kind, config=config, tokens_per_micro_batch=190)
+    assert_same_run(folder, plain[1])
+    assert "2 of 23 pairs have more tokens than --tokens_per_micro_batch 190, at most 201" in words(done.stdout)
+
+
 def test_the_runs_that_are_compared_train_and_have_a_short_update(plain, small_models, zero2) -> None:
     assert [len(rows) for rows in UpdateSampler([1] * 23, 4, 2, ranks=2).updates()][SHORT - 1] == 3
     losses = read_metrics(plain[1])["train/loss"]

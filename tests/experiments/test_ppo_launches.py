@@ -109,6 +109,21 @@ def test_two_ranks_learn_from_the_same_rollouts_what_plain_python_does(
 
 
 @pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("forks", "zero2.json"),
+        slow("forks", "zero2_offload.json"),
+        slow("forks", "zero3.json"),
+        slow("torchrun", None),
+    ],
+)
+def test_so_they_do_with_micro_batches_by_tokens(kind: str, config: str | None, go: Go, recorded) -> None:
+    wanted, replay = recorded()
+    _, found = go(kind, config=config, plant=replay, tokens_per_micro_batch=80)
+    assert_same_run(found, wanted)
+
+
+@pytest.mark.parametrize(
     ("family", "config"),
     [
         slow("llama", "zero2.json"),

@@ -9,7 +9,7 @@ import pytest
 from launching import ROOT, flags, largest_difference, launch, read_lines, read_metrics, read_weights, run, words
 
 PREFERENCES = ROOT / "preferences/experiments"
-UPDATES = 4
+UPDATES, TOKENS = 4, 300
 # 9 rows to train on: every other update has one row, so that a rank runs a filler
 TRAIN = {
     "max_length": 128, "eval_size": 8, "train_size": 9, "global_batch": 8, "micro_batch": 2, "learning_rate": 1e-3,
@@ -85,6 +85,20 @@ def assert_same_run(name: str, found: Path, wanted: Path) -> None:
 @pytest.mark.parametrize(("name", "config"), [("dpo", "zero3.json"), ("kto_thumbs", "zero2.json")])
 def test_two_ranks_under_zero_train_as_plain_python_does(name: str, config: str, go: Go, plain) -> None:
     _, folder = go("forks", name=name, config=config)
+    assert_same_run(name, folder, plain(name)[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "config"),
+    [
+        ("dpo", "forks", "zero2.json"),
+        pytest.param("dpo", "forks", "zero3.json", marks=pytest.mark.slow),
+        pytest.param("dpo", "torchrun", None, marks=pytest.mark.slow),
+        pytest.param("kto_thumbs", "forks", "zero3.json", marks=pytest.mark.slow),
+    ],
+)
+def test_so_they_do_with_micro_batches_by_tokens(name: str, kind: str, config: str | None, go: Go, plain) -> None:
+    _, folder = go(kind, name=name, config=config, tokens_per_micro_batch=TOKENS)
     assert_same_run(name, folder, plain(name)[1])
 
 

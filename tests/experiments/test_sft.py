@@ -80,6 +80,23 @@ def test_so_do_ddp_and_the_other_stages(kind: str, config: str | None, go: Go, p
     assert_same_run(folder, plain[1])
 
 
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("fork", None),
+        ("forks", "zero3.json"),
+        pytest.param("torchrun", None, marks=pytest.mark.slow),
+        pytest.param("forks", "zero1.json", marks=pytest.mark.slow),
+        pytest.param("forks", "zero2.json", marks=pytest.mark.slow),
+        pytest.param("forks", "zero2_offload.json", marks=pytest.mark.slow),
+    ],
+)
+def test_micro_batches_by_tokens_train_as_those_by_rows_do(kind: str, config: str | None, go: Go, plain) -> None:
+    done, folder = go(kind, config=config, tokens_per_micro_batch=200)
+    assert_same_run(folder, plain[1])
+    assert "8 rows an update in micro-batches of at most 200 tokens" in words(done.stdout)
+
+
 def test_a_run_leaves_a_policy_that_talks_its_samples_and_its_figures(plain, chats_file: Path) -> None:
     done, folder = plain
     model = folder / "model"

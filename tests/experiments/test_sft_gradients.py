@@ -18,9 +18,9 @@ from sft.config import SftConfig
 from sft.tasks import CHAT
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize(("accumulation", "tokens"), [(1, None), (4, None), (12, 200)])
 def test_it_is_the_gradient_of_the_mean_over_all_output_tokens_of_the_update(
-    accumulation: int, small_models: dict[str, Path], chats_file: Path, tmp_path: Path
+    accumulation: int, tokens: int | None, small_models: dict[str, Path], chats_file: Path, tmp_path: Path
 ) -> None:
     rows = 12
     config = SftConfig(
@@ -28,7 +28,12 @@ def test_it_is_the_gradient_of_the_mean_over_all_output_tokens_of_the_update(
         ModelConfig(str(small_models["qwen3"]), precision="fp32"),
         RowsConfig(str(chats_file), eval_size=4, max_length=128),
         OptimizerConfig(
-            learning_rate=0.0, max_grad_norm=1e9, global_batch=rows, micro_batch=rows // accumulation, max_updates=1
+            learning_rate=0.0,
+            max_grad_norm=1e9,
+            global_batch=rows,
+            micro_batch=rows // accumulation,
+            tokens_per_micro_batch=tokens,
+            max_updates=1,
         ),
         run=RunConfig(output=str(tmp_path), tracking="none", eval_updates=10_000, save_updates=-1),
         trainer=TrainerConfig(log_updates=1),

@@ -110,6 +110,18 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["plain", "zero2", "zero3"])
+def test_so_does_one_with_micro_batches_by_tokens(engine: str, asked: Words, tmp_path: Path) -> None:
+    wanted, folder, changes = tmp_path / "whole", tmp_path / "run", {"tokens_per_micro_batch": 100}
+    done = run(asked(engine, wanted, **changes), **NOISY)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kill(asked(engine, folder, **changes), folder, 8, 0, delay=0.4)
+    done = run(asked(engine, folder, **changes), **NOISY)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_as_uninterrupted(folder, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "zero2", "zero3"])
 def test_so_does_one_whose_groups_are_refilled(engine: str, asked: Words, tmp_path: Path) -> None:
     changes = {"method": "grpo", "num_generations": 4, "max_refills": 2, "kl_in": "loss", "entropy_coef": 0.01}
     wanted, folder = tmp_path / "whole", tmp_path / "run"

@@ -66,6 +66,23 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
     assert former["outcome"] in ("killed", "failed")
 
 
+@pytest.mark.parametrize(
+    "engine", ["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "zero2", "zero3"))]
+)
+def test_so_does_one_with_micro_batches_by_tokens(engine: str, words: Words, tmp_path: Path) -> None:
+    size = {"tokens_per_micro_batch": 400}
+    done = run(words(engine, tmp_path / "whole", **size))
+    assert done.returncode == 0, done.stderr[-3000:]
+    launched = begin_and_wait(words(engine, tmp_path / "run", **size), tmp_path / "run", 8, LMGYM_TEST_SLEEP="0.08")
+    kill_rank(launched, RANKS.get(engine, 2) - 1)
+    finish(launched)
+    assert 8 <= steps(tmp_path / "run")[-1] < UPDATES
+    done = run(words(engine, tmp_path / "run", data_workers=2, **size))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "resuming from" in done.stdout
+    assert_as_uninterrupted(tmp_path / "run", tmp_path / "whole")
+
+
 # every engine, rank killed and number of data workers; in mid-epoch, at an epoch's end, and in the second epoch
 KILLS = [
     (engine, rank, data_workers, (2, EPOCH, 10)[(i + rank + data_workers // 2) % 3])

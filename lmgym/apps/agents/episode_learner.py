@@ -97,7 +97,7 @@ class EpisodeLearner:
 
     def update(self) -> dict[str, float]:
         """Steps 3 to 6 of ppo/train.py on the waiting episodes, with the same functions; the iteration's metrics."""
-        from ppo.monitoring.safeguards import check_rollouts, first_ratio_check
+        from ppo.monitoring.safeguards import FirstForward, check_rollouts
         from ppo.rollouts import gather
         from ppo.train import measure_iteration, update_kl
 
@@ -113,8 +113,8 @@ class EpisodeLearner:
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         show_notes(notes)
         rewards = c.estimate_advantages(rollouts, state.kl.value)
-        inspect, critic_only = first_ratio_check(config, c, state, rollouts), state.critic_warms_up(config.critic)
-        learned = c.learner.learn(rollouts, state.iteration, c.engine.version, inspect, critic_only)
+        first, critic_only = FirstForward(config, c, state, rollouts, mismatch), state.critic_warms_up(config.critic)
+        learned = c.learner.learn(rollouts, state.iteration, c.engine.version, first, critic_only)
         metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, mismatch)
         if why := update_kl(config, state, metrics):
             show_notes([f"warning: {why}"])

@@ -25,6 +25,8 @@ class Candidate:
     finish_reason: str
     seed: int
     scores: dict[str, float | None] = field(default_factory=dict, repr=False)  # hidden in blind mode
+    policy: str = field(default="", repr=False)
+    """who wrote it, where several policies reply to a message; hidden like the scores"""
 
 
 @dataclass
@@ -204,4 +206,9 @@ def generate_candidates(
         notes.append(f"the {dropped} oldest turns were left out: the conversation is too long for the model")
     if shortened:
         notes.append(f"the first {shortened} tokens of your message were left out: it is too long for the model")
-    return [Candidate(readable(c.text), c.tokens, c.finish_reason, seed) for c in completions], dropped, notes
+    names = list(getattr(generator, "policies", ())) or [""]  # of one that asks several in turn
+    candidates = [
+        Candidate(readable(c.text), c.tokens, c.finish_reason, seed, policy=names[i % len(names)])
+        for i, c in enumerate(completions)
+    ]
+    return candidates, dropped, notes

@@ -41,12 +41,13 @@ CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
     "finish_reason": (str,),
     "seed": (int,),
     "scores": (dict,),
+    "policy": (str,),
 }
 COLUMNS = ("tokens", "finish_reason", "seed")  # one value where all candidates have the same
 
 
 def to_record(exchange: Exchange, before: Conversation, sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """The exchange as a row of a session's file. An open one has no scores, since users can read the file.
+    """The exchange as a row of a session's file. An open one has no scores and policies, since users can read the file.
 
     `before` is the conversation up to the parent's reply, `sampling` the header's. The row has the user's message, a
     digest of `before` (its own line may be corrupt) and the fields that differ from the header, from `before` or from
@@ -59,6 +60,8 @@ def to_record(exchange: Exchange, before: Conversation, sampling: Mapping[str, A
         persona = exchange.prompt.persona
         prompt = {"before": digest(before)} | ({"persona": persona} if persona != before.persona else {})
     columns = {name: _folded([getattr(candidate, name) for candidate in exchange.candidates]) for name in COLUMNS}
+    if any(candidate.policy for candidate in exchange.candidates) and not exchange.is_open:
+        columns["policy"] = _folded([candidate.policy for candidate in exchange.candidates])
     known = {**_defaults(), "sampling": sampling, "seed": None}
     return {
         "turn": exchange.id,
@@ -114,11 +117,13 @@ def _candidates(value: list | dict) -> list[Candidate]:
     if isinstance(value, dict):
         parts = _typed(value, {"text": (list,), "scores": (dict,)})
         texts, scores = parts["text"], parts["scores"]
-        columns = [column if type(column := value[name]) is list else [column] * len(texts) for name in COLUMNS]
+        single = [*(value[name] for name in COLUMNS), value.get("policy", "")]
+        *columns, policies = [column if type(column) is list else [column] * len(texts) for column in single]
         by_candidate = zip(*scores.values(), strict=True) if scores else [()] * len(texts)
         named = [dict(zip(scores, numbers, strict=True)) for numbers in by_candidate]
-        rows = [dict(zip(CANDIDATE_FIELDS, row, strict=True)) for row in zip(texts, *columns, named, strict=True)]
-    return [Candidate(**_typed(row, CANDIDATE_FIELDS)) for row in rows]
+        columns = [texts, *columns, named, policies]
+        rows = [dict(zip(CANDIDATE_FIELDS, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [Candidate(**_typed({"policy": "", **row}, CANDIDATE_FIELDS)) for row in rows]
 
 
 def _prompt(row: dict[str, Any], before: Conversation) -> Conversation:

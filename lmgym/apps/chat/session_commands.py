@@ -93,19 +93,25 @@ def next_commands(session: ChatSession, path: str, pairs: int) -> tuple[str, ...
     policy = generator.get("model") if "server" not in generator else None
     start = next((known[name] for name in session.weights if name in known), policy)
     output = Path("outputs", unused_name(Path(path).stem, os.listdir("outputs") if os.path.isdir("outputs") else []))
-    batch = next((size for size in (16, 8, 4) if pairs >= 10 * size), 2)  # ten updates an epoch or more
     train = [
         *("lmgym", "train", "reward", "hh_pairwise", *(("--model", start) if start else ()), "--dataset", path),
-        # by default a tenth is held out, which of fewer pairs is none
-        *(("--eval_size", "1") if pairs < 10 else ()),
         *("--lora_rank", "16", "--learning_rate", "2e-4", "--epochs", "3"),
-        *("--global_batch", str(batch), "--micro_batch", str(min(batch, 8)), "--output", str(output)),
+        *flags_for(pairs),
+        *("--output", str(output)),
     ]
     if policy is None:
         return (shlex.join(train),)
     new = unused_name(name_of(str(output)), known)
     scorers = ",".join(f"{name}={folder}" for name, folder in [*known.items(), (new, str(output / "model"))])
     return shlex.join(train), shlex.join(["lmgym", "chat", policy, "--scorers", scorers, "--select_model", new])
+
+
+def flags_for(pairs: int) -> tuple[str, ...]:
+    """The flags of a training on so few pairs: ten updates an epoch or more, and one pair held out or more."""
+    batch = next((size for size in (16, 8, 4) if pairs >= 10 * size), 2)
+    # by default a tenth is held out, which of fewer pairs is none
+    held_out = ("--eval_size", "1") if pairs < 10 else ()
+    return ("--global_batch", str(batch), "--micro_batch", str(min(batch, 8)), *held_out)
 
 
 def _scorer_folders(session: ChatSession) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""HTTP servers of what was trained: the rewards of scorers in the formats of other libraries' trainers, and a client.
+"""HTTP servers of what was trained: rewards for other libraries' trainers, best-of-N as an OpenAI server, a page.
 
-May import the core and the stages.
+May import the core, the stages and the app `chat`.
 """

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from lmgym import __version__
@@ -35,6 +35,8 @@ from lmgym.apps.serve.bodies import (
     read_texts,
 )
 from lmgym.apps.serve.guard import Refusal
+from lmgym.apps.serve.runs import read_asking
+from lmgym.apps.serve.runs_page import runs_page
 from lmgym.apps.serve.served_scorers import Opinion, ServedScorer
 from lmgym.apps.serve.service import Service
 from lmgym.data.rejections import RowError
@@ -47,7 +49,7 @@ def make_app(service: Service, token: str) -> FastAPI:
     """The application; `token` is that of the server, without which nobody may reload over HTTP."""
     # the pages of Swagger load scripts from elsewhere
     app = FastAPI(title="lmgym rewards", version=__version__, docs_url=None, redoc_url=None)
-    _add_errors(app)
+    add_errors(app)
     _add_dialects(app, service)
     _add_operations(app, service, token)
     return app
@@ -55,8 +57,9 @@ def make_app(service: Service, token: str) -> FastAPI:
 
 def _add_dialects(app: FastAPI, service: Service) -> None:
     """Routes that score."""
+    watched = [Depends(read_asking)]
 
-    @app.post("/get_reward")
+    @app.post("/get_reward", dependencies=watched)
     async def get_reward(body: GetReward, request: Request, model: str | None = None, template: Template | None = None):
         name, form = service.find(body.model or model), service.template(body.template, template)
         prompts = [body.prompts] if isinstance(body.prompts, str) else body.prompts or []
@@ -67,8 +70,8 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
         answer = {"rewards": scores, "scores": scores, "extra_logs": _logs(verdict, name)}
         return answer | {"lmgym": _about(verdict, read, name)}
 
-    @app.post("/classify")
-    @app.post("/v1/classify")
+    @app.post("/classify", dependencies=watched)
+    @app.post("/v1/classify", dependencies=watched)
     async def classify(body: Classify, request: Request, template: Template | None = None):
         name, form = service.find(body.model), service.template(body.template, template)
         if (body.input is None) == (body.messages is None):
@@ -81,7 +84,7 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
         rows = [{"index": i, "label": "LABEL_0", "probs": [v], "num_classes": 1} for i, v in enumerate(values)]
         return _envelope("classify", body.model or name, rows, opinions) | {"lmgym": _about(verdict, read, name)}
 
-    @app.post("/v1/embeddings")
+    @app.post("/v1/embeddings", dependencies=watched)
     async def embeddings(body: Embeddings, request: Request, template: Template | None = None):
         name, form = service.find(body.model), service.template(body.template, template)
         read = read_texts(body.input, form)
@@ -93,14 +96,17 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
         ]
         return _envelope("embd", body.model or name, rows, opinions) | {"lmgym": _about(verdict, read, name)}
 
-    @app.post("/v1/score")
+    @app.post("/v1/score", dependencies=watched)
     async def score(body: Score, request: Request, template: Template | None = None):
         names = [service.find(name) for name in body.scorers] if body.scorers else list(service.paths)
         read = read_score(body, service.template(body.template, template))
         verdict = await service.judge(request, read, names)
-        single, answer = len(body.conversations), {}
+        answer: dict[str, Any] = {}
+        single = len(body.conversations)
         answer["scores"] = [_opinions(verdict, i) for i in range(single)]
         answer["pairs"] = [_pair(verdict, single + 2 * i) for i in range(len(body.pairs))]
+        if request.state.asking:
+            answer["warnings"] = verdict.warnings
         return answer | {"template": read.template, "scorers": {n: s.info for n, s in verdict.scorers.items()}}
 
 
@@ -122,6 +128,19 @@ def _add_operations(app: FastAPI, service: Service, token: str) -> None:
         gauges = {"lmgym_queue_replies": service.batcher.waiting, "lmgym_queue_capacity": service.limits.queue}
         return PlainTextResponse(service.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
+    @app.get("/runs")
+    async def runs():
+        return {"runs": service.runs.as_json()}
+
+    @app.get("/runs.html")
+    async def page():
+        # its first call makes the script of the charts, which takes seconds
+        return HTMLResponse(await asyncio.to_thread(runs_page, service.runs.as_json()))
+
+    @app.get("/version")
+    async def version():
+        return PlainTextResponse(service.runs.version)  # which the page asks for
+
     @app.get("/lmgym_client.py")
     async def client():
         return PlainTextResponse(CLIENT.read_text(encoding="utf-8"), media_type="text/x-python")
@@ -135,7 +154,7 @@ def _add_operations(app: FastAPI, service: Service, token: str) -> None:
         return {"status": "reloaded", "scorers": service.info}
 
 
-def _add_errors(app: FastAPI) -> None:
+def add_errors(app: FastAPI) -> None:
     """Every error as one line of words in the form of OpenAI's and vLLM's servers."""
 
     def answer(refusal: Refusal) -> JSONResponse:
@@ -187,6 +206,7 @@ def _pair(verdict: Verdict, place: int) -> dict[str, Any]:
 def _logs(verdict: Verdict, name: str) -> dict[str, list[float]]:
     """Numbers that OpenRLHF logs: the same keys for every request, since it stacks them."""
     logs: dict[str, list[float]] = {"truncated": [float(one.is_truncated) for one in verdict.opinions[name]]}
+    logs["alarm"] = [float(bool(verdict.warnings))] * len(verdict.opinions[name])
     for scorer, opinions in verdict.opinions.items():
         if scorer != name:
             logs[scorer] = [one.score for one in opinions]
@@ -201,7 +221,8 @@ def _about(verdict: Verdict, read: Read, name: str) -> dict[str, Any]:
     """Which weights gave the scores, how the texts were read, and what was left out of them."""
     scorer: ServedScorer = verdict.scorers[name]
     truncated = [i for i, one in enumerate(verdict.opinions[name]) if one.is_truncated]
-    return {"scorer": name, **scorer.info, "template": read.template, "truncated": truncated}
+    about = {"scorer": name, **scorer.info, "template": read.template, "truncated": truncated}
+    return about | ({"warnings": verdict.warnings} if verdict.warnings else {})
 
 
 def _envelope(kind: str, model: str, rows: list[dict[str, Any]], opinions: list[Opinion]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -31,6 +31,13 @@ class Verdict:
 
     opinions: dict[str, list[Opinion]]
     scorers: dict[str, ServedScorer]
+    warnings: Sequence[str] = ()
+    """of the run that the request belongs to"""
+
+    def of(self, names: Collection[str], warnings: Sequence[str]) -> "Verdict":
+        """The part of some scorers."""
+        opinions = {name: self.opinions[name] for name in names}
+        return Verdict(opinions, {name: self.scorers[name] for name in names}, warnings)
 
 
 @dataclass

@@ -19,8 +19,19 @@ Template = Literal["reparse", "raw"]
 """of a rendered text: read back into messages, or given to the scorer as it is"""
 
 
+CHAT = [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi, how are you?"}]
+TEXT = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHi, how are you?<|im_end|>\n"
+
+
+def _example(**fields: Any) -> ConfigDict:
+    """Settings of a body that show an example in the OpenAPI description."""
+    return ConfigDict(protected_namespaces=(), json_schema_extra={"examples": [fields]})
+
+
 class GetReward(BaseModel):
     """OpenRLHF's: texts in the policy's template, with the prompts of each."""
+
+    model_config = _example(query=[TEXT], prompts=["Hello!"], labels=[None])
 
     query: list[str] | str
     prompts: list[str | None] | str | None = None
@@ -33,7 +44,7 @@ class GetReward(BaseModel):
 class Classify(BaseModel):
     """vLLM's and SGLang's: texts that are rendered, or messages that end in a reply."""
 
-    model_config = ConfigDict(protected_namespaces=())
+    model_config = _example(input=[TEXT])
 
     model: str | None = None
     input: list[str] | str | None = None
@@ -46,6 +57,8 @@ class Classify(BaseModel):
 
 class Embeddings(BaseModel):
     """OpenAI's embeddings, whose last number is the score, as SGLang gives verl a reward."""
+
+    model_config = _example(input=[TEXT])
 
     model: str | None = None
     input: list[str] | str
@@ -66,7 +79,9 @@ class Pair(BaseModel):
 class Score(BaseModel):
     """lmgym's own: conversations that end in a reply, and pairs of replies."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _example(
+        conversations=[CHAT], pairs=[{"prompt": "Hello!", "a": "Hi!", "b": "Go away."}]
+    ) | ConfigDict(extra="forbid")
 
     conversations: list[Any] = []
     """each messages, {"messages": [...]}, {"prompt": ..., "reply": ...}, or a rendered text"""

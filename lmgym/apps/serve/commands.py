@@ -1,14 +1,34 @@
 """`lmgym serve`: what was trained, over HTTP."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import click
 
 from lmgym.config import Range
-from lmgym.errors import MOST_SECONDS, MOST_STEPS, InputError
+from lmgym.errors import MOST_SECONDS, MOST_STEPS, MOST_TOGETHER, InputError
 from lmgym.runs.launch import launch
 from lmgym.runs.usage import OneLineErrors
 from lmgym.scoring.named_scorers import read_names
+
+SERVER_OPTIONS = (
+    click.option("--host", default="127.0.0.1", show_default=True, help="another than this machine's needs a token"),
+    click.option("--port", default=8900, show_default=True, help="0: any that is free"),
+    click.option(
+        "--token",
+        envvar="LMGYM_TOKEN",
+        default="",
+        help="that clients must send; better in the environment variable LMGYM_TOKEN, which other users do not see",
+    ),
+    click.option("--max_body_mb", default=16.0, show_default=True, help="size of a request"),
+)
+
+
+def server_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of every server."""
+    for option in reversed(SERVER_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.group(cls=OneLineErrors)
@@ -18,14 +38,7 @@ def serve() -> None:
 
 @serve.command()
 @click.argument("scorers", nargs=-1, required=True, metavar="[NAME=]PATH...")
-@click.option("--host", default="127.0.0.1", show_default=True, help="address; another than this machine needs a token")
-@click.option("--port", default=8900, show_default=True, help="0: any that is free")
-@click.option(
-    "--token",
-    envvar="LMGYM_TOKEN",
-    default="",
-    help="that clients must send; better in the environment variable LMGYM_TOKEN, which other users do not see",
-)
+@server_options
 @click.option(
     "--template",
     type=click.Choice(["reparse", "raw"]),
@@ -35,8 +48,8 @@ def serve() -> None:
 )
 @click.option("--timeout", default=60.0, show_default=True, help="seconds until a request is refused")
 @click.option("--queue", default=4096, show_default=True, help="replies that may wait to be scored")
-@click.option("--max_body_mb", default=16.0, show_default=True, help="size of a request")
 @click.option("--precision", type=click.Choice(["auto", "bf16", "fp32"]), default="auto", show_default=True)
+@click.option("--stop_on_alarm", is_flag=True, help="refuse rewards to a run that exploits its reward")
 def rewards(scorers: tuple[str, ...], host: str, port: int, token: str, precision, **limits) -> None:
     """Serve scorers as rewards to any trainer: TRL, OpenRLHF, verl, verifiers.
 
@@ -45,13 +58,9 @@ def rewards(scorers: tuple[str, ...], host: str, port: int, token: str, precisio
     """
 
     def run() -> None:
-        Range(0, 65_535, hint="0: any that is free").check("port", port)
-        Range(0, MOST_SECONDS, above=True, hint="seconds").check("timeout", limits["timeout"])
-        Range(1, MOST_STEPS).check("queue", limits["queue"])
-        Range(0, 1024, above=True, hint="megabytes").check("max_body_mb", limits["max_body_mb"])
+        _check(port, limits["timeout"], limits["queue"], limits["max_body_mb"])
         paths = read_names(",".join(scorers), "lmgym serve rewards")
-        if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
-            raise InputError(f"{' and '.join(missing)} not installed, for serving; needed: pip install 'lmgym[serve]'")
+        _require_extra()
         from lmgym.apps.serve.address import bind  # imports numpy
 
         with bind(host, port, token.strip()) as listener:
@@ -61,3 +70,55 @@ def rewards(scorers: tuple[str, ...], host: str, port: int, token: str, precisio
             serve_rewards(listener, paths, token.strip(), Limits(**limits), precision)
 
     launch(run)
+
+
+@serve.command()
+@click.argument("policies", nargs=-1, required=True, metavar="[NAME=]PATH...")
+@click.option("--scorers", default="", metavar="[NAME=]PATH,...", help="reward models: folders or hub ids")
+@click.option("--best_of", type=int, help="replies to generate, of which the best is sent  [default: 6, or 1]")
+@click.option("--max_best_of", default=64, show_default=True, help="most that a request may have generated")
+@click.option("--select_model", help="scorer that selects the reply  [default: the first]")
+@click.option("--max_tokens", type=int, help="of replies to requests that set none  [default: 128]")
+@click.option("--prompt", "--persona", "prompt", default="", help="system message of requests that have none")
+@click.option("--first_message", default="", help="first message of the bot on the page")
+@click.option("--sessions", default="outputs/sessions", show_default=True, help="folder for the page's sessions")
+@server_options
+@click.option("--timeout", default=300.0, show_default=True, help="seconds until a request is refused")
+@click.option("--queue", default=64, show_default=True, help="requests that may wait")
+def chat(
+    policies: tuple[str, ...], host: str, port: int, token: str, max_body_mb: float, sessions: str, **options
+) -> None:
+    """Serve policies as an OpenAI server, best of N replies by scorers, and a page to talk with them.
+
+    A PATH is a folder or hub id. The first policy answers requests that name none.
+    """
+
+    def run() -> None:
+        _check(port, options["timeout"], options["queue"], max_body_mb)
+        paths = read_names(",".join(policies), "lmgym serve chat")
+        if options["scorers"]:
+            read_names(options["scorers"])  # before the models load
+        if options["max_tokens"] is not None:
+            Range(1, MOST_TOGETHER).check("max_tokens", options["max_tokens"])
+        _require_extra()
+        from lmgym.apps.serve.address import bind  # imports numpy
+
+        with bind(host, port, token.strip()) as listener:
+            from lmgym.apps.serve.chat_app import serve_chat  # imports torch
+            from lmgym.apps.serve.chat_models import ChatOptions
+
+            serve_chat(listener, paths, token.strip(), ChatOptions(**options), sessions, max_body_mb)
+
+    launch(run)
+
+
+def _check(port: int, timeout: float, queue: int, max_body_mb: float) -> None:
+    Range(0, 65_535, hint="0: any that is free").check("port", port)
+    Range(0, MOST_SECONDS, above=True, hint="seconds").check("timeout", timeout)
+    Range(1, MOST_STEPS).check("queue", queue)
+    Range(0, 1024, above=True, hint="megabytes").check("max_body_mb", max_body_mb)
+
+
+def _require_extra() -> None:
+    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+        raise InputError(f"{' and '.join(missing)} not installed, for serving; needed: pip install 'lmgym[serve]'")

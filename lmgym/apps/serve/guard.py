@@ -1,6 +1,7 @@
 """Checks of a request before any route sees it: who sent it, and that its body is small, whole and UTF-8."""
 
 import asyncio
+import base64
 import hmac
 import json
 import time
@@ -12,8 +13,10 @@ from urllib.parse import urlsplit
 from lmgym.apps.serve.metrics import Metrics
 from lmgym.generation.model_server import is_loopback
 
-OPEN = ("/health", "/ready", "/lmgym_client.py")
-"""paths that need no token"""
+PAGE_FILES = ("/page/page.css", "/page/page.js", "/page/page_replies.js", "/page/page_lists.js")
+OPEN = ("/health", "/ready", "/lmgym_client.py", "/", *PAGE_FILES)
+"""paths that need no token; the page asks for it itself"""
+PASSWORD_PAGES = ("/runs.html",)
 BODY_SECONDS = 30.0
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "unavailable"}
 
@@ -21,15 +24,15 @@ KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_e
 class Refusal(Exception):
     """An answer without a result: its status, words, and seconds after which to try again."""
 
-    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+    def __init__(self, status: int, message: str, retry_after: int | None = None, kind: str = "") -> None:
         super().__init__(message)
         self.status, self.retry_after = status, retry_after
+        self.kind = kind or KINDS.get(status, "invalid_request_error")
 
     @property
     def body(self) -> dict[str, Any]:
         """As OpenAI's and vLLM's servers send it."""
-        kind = KINDS.get(self.status, "invalid_request_error")
-        return {"error": {"message": str(self), "type": kind, "code": self.status}}
+        return {"error": {"message": str(self), "type": self.kind, "code": self.status}}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -70,9 +73,13 @@ class Guard:
             scope["headers"] = [*(h for h in scope["headers"] if h[0] != b"content-type"), (b"content-type", JSON)]
             await self.app(scope, _replayed(body, receive), noting)
         except Refusal as refusal:
-            await _send(refusal, noting)
+            # of a page a browser asks for the token itself, as the password
+            await _send(refusal, noting, "Basic realm=lmgym" if path in PASSWORD_PAGES else "Bearer")
         except _Gone:
             self.metrics.add("lmgym_abandoned_total")
+        except asyncio.CancelledError:  # by a second Ctrl-C; uvicorn would answer 500, with a traceback each
+            if not statuses[0]:
+                await _send(Refusal(503, "the server stops; try again", 5), noting, "")
         finally:
             self.metrics.add("lmgym_requests_total", path=path, status=str(statuses[0]))
             self.metrics.add("lmgym_request_seconds_total", time.monotonic() - began, path=path)
@@ -85,8 +92,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             raise Refusal(403, "the request comes from a page of another site; needed: one from this address")
-        given = headers.get("authorization", "").partition(" ")
-        is_known = given[0].lower() == "bearer" and hmac.compare_digest(given[2].strip().encode(), self.token.encode())
+        is_known = hmac.compare_digest(_given_token(headers.get("authorization", "")), self.token.encode())
         if self.token and path not in OPEN and not is_known:
             raise Refusal(401, "no token, or a wrong one; needed: the header Authorization: Bearer TOKEN")
 
@@ -126,6 +132,12 @@ class _Gone(Exception):
     """The client left before its request was whole."""
 
 
+async def until_gone(request: Any) -> None:
+    """Returns when the client of a request whose body was read leaves."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def _replayed(body: bytes, receive: Any) -> Any:
     """A `receive` that gives the body, and then what comes, which is the client's leave."""
     first = [{"type": "http.request", "body": body, "more_body": False}]
@@ -136,9 +148,22 @@ def _replayed(body: bytes, receive: Any) -> Any:
     return replay
 
 
-async def _send(refusal: Refusal, send: Any) -> None:
+def _given_token(header: str) -> bytes:
+    """The token of an Authorization header; empty if it has none."""
+    scheme, _, given = header.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(given.strip()).partition(b":")[2]
+        except ValueError:
+            return b""
+    return given.strip().encode() if scheme.lower() == "bearer" else b""
+
+
+async def _send(refusal: Refusal, send: Any, challenge: str) -> None:
     body = json.dumps(refusal.body).encode()
     extra = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+    if refusal.status == 401:
+        extra["WWW-Authenticate"] = challenge
     headers = [(name.lower().encode(), value.encode()) for name, value in (refusal.headers | extra).items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -11,25 +11,30 @@ Import it (`from lmgym.apps.serve.lmgym_client import trl_reward`), or copy it b
 | others | `Client().rewards(conversations)` |
 
 The environment variables LMGYM_URL and LMGYM_TOKEN say where the server is. A server that is busy, restarting or out of
-reach is asked again for `patience` seconds: a step waits, and no reward is made up.
+reach is asked again for `patience` seconds: a step waits, and no reward is made up. LMGYM_RUN names the run that the
+server watches: it warns when the run exploits its reward.
 """
 
 import asyncio
 import json
 import os
 import random
+import socket
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import quote
 
 URL = "http://127.0.0.1:8900"
 REPLIES_A_REQUEST = 64
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 PROMPTS = ("raw_prompt", "messages", "prompt", "question")
 """keys of verl's extra_info under which a prompt may be, as text or messages"""
+LONGEST_NAME = 100
 AGAIN = (408, 429, 502, 503, 504)
 """statuses after which the same request may succeed"""
 
@@ -47,32 +52,55 @@ class Client:
         token: str | None = None,
         timeout: float = 120.0,
         patience: float = 900.0,
+        run: str | None = None,
     ) -> None:
-        """`timeout`: seconds that one answer may take; `patience`: seconds in which a request is tried again."""
+        """`timeout`: seconds that one answer may take; `patience`: seconds in which a request is tried again.
+
+        `run`: the name under which the server watches these replies; without it that of LMGYM_RUN, or of this process.
+        """
         self.url = (url or os.environ.get("LMGYM_URL") or URL).rstrip("/")
         self.token = token if token is not None else os.environ.get("LMGYM_TOKEN", "")
         self.timeout, self.patience = timeout, patience
+        self.warnings: list[str] = []
+        """of the server, that the run exploits its reward"""
+        self.run = (run or os.environ.get("LMGYM_RUN") or this_run())[:LONGEST_NAME]
         # a proxy of the environment would get the texts and the token
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def rewards(self, conversations: Sequence[Any], scorer: str | None = None) -> list[float]:
+    def rewards(self, conversations: Sequence[Any], scorer: str | None = None, step: int | None = None) -> list[float]:
         """Raw scores of the last message of each conversation, by the named scorer or the server's first."""
-        return [_first(opinions)["score"] for opinions in self.opinions(conversations, scorer)]
+        return [_first(opinions)["score"] for opinions in self.opinions(conversations, scorer, step)]
 
-    def opinions(self, conversations: Sequence[Any], scorer: str | None = None) -> list[dict[str, dict[str, Any]]]:
-        """By scorer score, z, quantile, spread and truncation of each conversation; of all scorers if none is named."""
+    def opinions(
+        self, conversations: Sequence[Any], scorer: str | None = None, step: int | None = None
+    ) -> list[dict[str, dict[str, Any]]]:
+        """By scorer score, z, quantile, spread and truncation of each conversation; of all scorers if none is named.
+
+        `step`: the trainer's, by which the server watches the run; the time, if it is not known.
+        """
         found: list[dict[str, dict[str, Any]]] = []
         named = {"scorers": [scorer]} if scorer else {}
         for first in range(0, len(conversations), REPLIES_A_REQUEST):
             some = list(conversations[first : first + REPLIES_A_REQUEST])
-            found += self.post("/v1/score", {"conversations": some} | named)["scores"]
+            answer = self.post("/v1/score", {"conversations": some} | named, step)
+            found += answer["scores"]
+            self.warn(answer.get("warnings", ()))
         if len(found) != len(conversations):
             raise RewardError(f"{self.url} gave {len(found)} scores for {len(conversations)} conversations")
         return found
 
-    def post(self, path: str, body: Any) -> Any:
+    def warn(self, words: Sequence[str]) -> None:
+        """Warns of each alarm of the run once."""
+        for new in words:
+            if new not in self.warnings:
+                self.warnings.append(new)
+                warnings.warn(f"lmgym: {new}", RuntimeWarning, stacklevel=2)
+
+    def post(self, path: str, body: Any, step: int | None = None) -> Any:
         """The answer to a request. Raises RewardError with the server's words."""
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", "X-LMGym-Run": quote(self.run)}
+        if step is not None:
+            headers["X-LMGym-Step"] = str(step)
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
@@ -83,8 +111,9 @@ class Client:
                 with self._opener.open(request, timeout=self.timeout) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
-                why = f"status {error.code}: {_words(error)}"
-                if error.code not in AGAIN:
+                words, kind = _words(error)
+                why = f"status {error.code}: {words}"
+                if error.code not in AGAIN or kind == "run_stopped":
                     raise RewardError(f"{self.url}{path} refused a request, {why}") from None
                 asked = _seconds(error.headers.get("Retry-After"))
             except (OSError, HTTPException, ValueError) as error:  # no connection, a timeout, half an answer
@@ -97,6 +126,12 @@ class Client:
             wait = min(2 * wait, LONGEST_WAIT)
 
 
+def this_run() -> str:
+    """A name that the ranks of a launch on one machine share."""
+    of_launcher = "LOCAL_RANK" in os.environ
+    return f"{socket.gethostname()}-{os.getppid() if of_launcher else os.getpid()}"
+
+
 def trl_reward(scorer: str | None = None, client: Client | None = None) -> Callable[..., list[float]]:
     """A function for TRL's `reward_funcs`: a number a completion, of conversations and of plain text.
 
@@ -106,8 +141,8 @@ def trl_reward(scorer: str | None = None, client: Client | None = None) -> Calla
 
     def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         chats = [_chat(prompt, completion) for prompt, completion in zip(prompts, completions)]  # noqa: B905
-        opinions = asked.opinions(chats, scorer)
-        _log(columns, opinions, reward.__name__)
+        opinions = asked.opinions(chats, scorer, getattr(columns.get("trainer_state"), "global_step", None))
+        _log(columns, opinions, reward.__name__, bool(asked.warnings))
         return [_first(by_scorer)["score"] for by_scorer in opinions]
 
     reward.__name__ = f"lmgym_{scorer}" if scorer else "lmgym"  # TRL logs it under this name
@@ -181,11 +216,12 @@ def _first(opinions: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return next(iter(opinions.values()))
 
 
-def _log(columns: dict[str, Any], opinions: Sequence[dict[str, dict[str, Any]]], name: str) -> None:
+def _log(columns: dict[str, Any], opinions: Sequence[dict[str, dict[str, Any]]], name: str, alarm: bool) -> None:
     """Gives TRL the means of what came with the rewards, and of the other scorers' scores."""
     log = columns.get("log_metric")  # newer versions of TRL have it
     if not callable(log) or not opinions:
         return
+    log(f"{name}/alarm", float(alarm))
     for place, scorer in enumerate(opinions[0]):
         keys = ("z", "spread", "truncated") if place == 0 else ("score",)
         for key in keys:
@@ -194,13 +230,13 @@ def _log(columns: dict[str, Any], opinions: Sequence[dict[str, dict[str, Any]]],
                 log(f"{name}/{key if place == 0 else scorer}", sum(values) / len(values))
 
 
-def _words(error: urllib.error.HTTPError) -> str:
-    """The server's own words, or the first part of what it sent."""
+def _words(error: urllib.error.HTTPError) -> tuple[str, str]:
+    """The server's own words and its kind of error, or those of HTTP."""
     try:
-        text = error.read().decode(errors="replace")
-        return str(json.loads(text)["error"]["message"])
-    except (OSError, HTTPException, ValueError, LookupError, TypeError):
-        return str(error.reason)
+        said = json.loads(error.read().decode(errors="replace"))["error"]
+        return str(said["message"]), str(said.get("type", ""))
+    except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError):
+        return str(error.reason), ""
 
 
 def _seconds(header: str | None) -> float:

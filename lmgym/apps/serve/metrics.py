@@ -8,6 +8,7 @@ HELP = {
     "lmgym_requests_total": "answered requests by path and status",
     "lmgym_request_seconds_total": "seconds from the head of a request to its answer, by path",
     "lmgym_replies_total": "replies scored, by scorer",
+    "lmgym_generated_tokens_total": "tokens of all candidates, by policy",
     "lmgym_batches_total": "calls of a scorer, by scorer",
     "lmgym_scorer_seconds_total": "seconds in calls of a scorer, by scorer",
     "lmgym_truncated_total": "replies that were scored without a part of their text, by scorer",

@@ -5,14 +5,12 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lmgym.errors import InputError, shown
 from lmgym.models.fingerprint import fingerprint
-from lmgym.models.sources import resolve_source
 from lmgym.scoring.named_scorers import Precision, load_scorer
 from lmgym.scoring.protocol import Scorer, read_scores
 from lmgym.scoring.scorers import HFScorer, read_settings
@@ -154,7 +152,7 @@ def _member(path: str, precision: Precision) -> Member:
     if not isinstance(scorer, HFScorer):
         return Member(scorer, None, "", False, hashlib.sha256(path.encode()).hexdigest(), None)
     source = path if os.path.exists(path) else path.partition("#")[0]
-    saved = read_settings(Path(resolve_source(source, role="scorer")) / "scorer.json")
+    saved = read_settings(source)
     loss = saved.get("loss", OF_COMPARISONS[0])  # of models from elsewhere: most are Bradley-Terry models
     compares = scorer.reduce in ("logit", "difference") and str(loss).startswith(OF_COMPARISONS)
     revision = getattr(scorer.model.model.config, "_commit_hash", None)

@@ -8,8 +8,9 @@ from typing import Any
 
 from lmgym.apps.serve.batcher import Batcher, Busy, Job, Verdict
 from lmgym.apps.serve.bodies import Read, Template
-from lmgym.apps.serve.guard import Refusal
+from lmgym.apps.serve.guard import Refusal, until_gone
 from lmgym.apps.serve.metrics import Metrics
+from lmgym.apps.serve.runs import Asking, Runs
 from lmgym.apps.serve.served_scorers import ServedScorer
 from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean, listed, one_line, shown
@@ -27,6 +28,8 @@ class Limits:
     max_body_mb: float = 16.0
     template: Template = "reparse"
     """of rendered texts, unless a request says"""
+    stop_on_alarm: bool = False
+    """refuse a run that exploits its reward"""
 
 
 class Service:
@@ -34,7 +37,7 @@ class Service:
 
     def __init__(self, paths: Mapping[str, str], limits: Limits, precision: Precision = "auto") -> None:
         self.paths, self.limits, self.precision = dict(paths), limits, precision
-        self.metrics = Metrics()
+        self.metrics, self.runs = Metrics(), Runs(limits.stop_on_alarm)
         self.batcher = Batcher(self._load(), self.metrics, limits.queue)
         self._reloading = threading.Lock()
 
@@ -49,25 +52,18 @@ class Service:
         return {name: scorer.info for name, scorer in self.scorers.items()}
 
     def find(self, name: str | None) -> str:
-        """The scorer of a request's model: a name, or a path as the server was given it; the first for None.
-
-        Raises Refusal for any other.
-        """
-        if name is None:
-            return next(iter(self.paths))
-        if name in self.paths:
-            return name
-        if found := [one for one, path in self.paths.items() if path == name]:
-            return found[0]
-        near = did_you_mean(name, self.paths)
-        raise Refusal(404, f"no scorer {shown(name)} is served; {near}needed: one of {listed(self.paths)}")
+        """The scorer of a request's model; see `find_served`."""
+        return find_served(name, self.paths, "scorer")
 
     def template(self, *asked: Template | None) -> Template:
         """The reading of rendered texts: that of the first who asks."""
         return next((one for one in asked if one is not None), self.limits.template)
 
     async def judge(self, request: Any, read: Read, scorers: Sequence[str]) -> Verdict:
-        """Opinions of the scorers. Raises Refusal for what cannot be scored, or not in time."""
+        """Opinions of the scorers, the first of which is the reward; a run that the request names is watched with all.
+
+        Raises Refusal for what cannot be scored, or not in time.
+        """
         samples = read.samples
         if not samples:
             raise Refusal(400, "the request holds no reply to score; needed: one or more")
@@ -76,13 +72,17 @@ class Service:
             raise Refusal(400, f"{len(samples):,} replies in one request; needed: {most}")
         if not self.batcher.is_alive:
             raise Refusal(503, "the thread that scores has ended; start the server again", 10)
-        job = Job(samples, list(dict.fromkeys(scorers)))
+        asking: Asking | None = request.state.asking
+        if asking:
+            self.runs.check(asking, scorers[0])
+        asked = list(dict.fromkeys(scorers))
+        job = Job(samples, list(dict.fromkeys([*asked, *self.paths])) if asking else asked)
         try:
             self.batcher.submit(job)
         except Busy as busy:
             raise Refusal(503, str(busy), busy.seconds) from None
         try:
-            return await self._wait(request, job)
+            verdict = await self._wait(request, job)
         except InputError as error:
             raise Refusal(400, str(error)) from error
         except Refusal:
@@ -90,11 +90,12 @@ class Service:
         except Exception as error:  # of a scorer: NaN, no memory
             say(f"a request of {len(samples):,} replies failed: {one_line(repr(error))}", error=True)
             raise Refusal(503, f"a scorer failed: {one_line(str(error) or type(error).__name__)}", 5) from error
+        return verdict.of(asked, self.runs.note(asking, asked[0], samples, verdict)) if asking else verdict
 
     async def _wait(self, request: Any, job: Job) -> Verdict:
         """The job's answer, while its client waits and the time lasts."""
         answer = asyncio.wrap_future(job.answer)
-        gone = asyncio.create_task(_until_gone(request))
+        gone = asyncio.create_task(until_gone(request))
         waited: set[asyncio.Future] = {answer, gone}
         try:
             done, _ = await asyncio.wait(waited, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -131,6 +132,16 @@ class Service:
         return {name: ServedScorer.load(name, path, self.precision) for name, path in self.paths.items()}
 
 
-async def _until_gone(request: Any) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def find_served(name: str | None, paths: Mapping[str, str], kind: str) -> str:
+    """The name of a request's model: a name, or a path as the server was given it; the first for None.
+
+    Raises Refusal for any other.
+    """
+    if name is None:
+        return next(iter(paths))
+    if name in paths:
+        return name
+    if found := [one for one, path in paths.items() if path == name]:
+        return found[0]
+    near = did_you_mean(name, paths)
+    raise Refusal(404, f"no {kind} {shown(name)} is served; {near}needed: one of {listed(paths)}")

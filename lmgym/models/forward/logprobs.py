@@ -18,6 +18,7 @@ from lmgym.distributed.ranks import max_over_ranks
 from lmgym.models.config_fields import vocabulary_size
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.packed_rows import PackedRows
+from lmgym.models.forward.structure import replaced_forwards
 from lmgym.models.memory import CHUNK_LOGITS
 from lmgym.models.parameters import is_sharded
 
@@ -59,21 +60,29 @@ def logprobs_and_hits(
     few tokens at a time. For a trained head the logits are kept until the backward or recomputed in it; for a frozen
     one on a CPU only the gradient of the states is kept. On a GPU the model's own head computes them, with gradients
     and without, as in sampling: in bf16 another rounding of the logits is .016 nats, and the first ratio would not be
-    1. Collective if the head is sharded: all ranks gather it once a chunk, so all compute equally many chunks.
+    1. Collective if the head is sharded: all ranks gather it, once in each direction, also those without tokens; or
+    once a chunk where logits are not the head's output, so all compute equally many chunks.
     """
     vocabulary, head = vocabulary_size(decoder.model.config), decoder.model.get_output_embeddings()
     most, sharded = max(1, CHUNK_LOGITS // vocabulary), is_sharded(head)
     if not len(targets) and not sharded:
         return normed.new_zeros(2, 0, dtype=torch.float32) + 0 * normed.sum().float()
+    on_cpu = normed.device.type == "cpu"
+    if not (decoder.structure.plain_head and type(head) is nn.Linear and (on_cpu or sharded)):
+        compute = partial(_model_logprobs, decoder, temperature=temperature)
+        return _in_chunks(compute, normed, targets, most, sharded)
     learns = torch.is_grad_enabled() and any(p.requires_grad for p in head.parameters())
-    plain_head = decoder.structure.plain_head and type(head) is nn.Linear and not sharded
-    if plain_head and normed.device.type == "cpu":
-        rows = min(most, max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary))
-        compute: Any = partial(head_logprobs, weight=head.weight, bias=head.bias, temperature=temperature, rows=rows)
-        size = most if learns else len(targets)
-    else:
-        compute, size = partial(_model_logprobs, decoder, temperature=temperature), most
-    return _in_chunks(compute, normed, targets, size, sharded)
+    fewest = max(LEARNED_ROWS if learns else FEWEST_ROWS, CACHED_LOGITS // vocabulary)
+    rows = min(most, fewest) if on_cpu else most
+
+    def of_head(states: torch.Tensor) -> torch.Tensor:
+        return head_logprobs(states, targets, head.weight, head.bias, temperature, rows, len(targets) <= most)
+
+    if not sharded:
+        return of_head(normed)
+    # ZeRO-3's hooks gather a module's weights once a call and once in its backward
+    with replaced_forwards({head: of_head}):
+        return head(normed)
 
 
 def logprobs_and_entropies(
@@ -163,7 +172,8 @@ def _cache_sized(logits: torch.Tensor) -> list[slice]:
 
 
 def _slices(length: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, length, size)]
+    """At least one: a rank without tokens has a gradient too, of 0, for which others wait under ZeRO-3."""
+    return [slice(start, start + size) for start in range(0, max(1, length), size)]
 
 
 def _softmax_in_place(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -189,14 +199,15 @@ def head_logprobs(
     bias: torch.Tensor | None,
     temperature: float,
     rows: int,
+    keep: bool = True,
 ) -> torch.Tensor:
     """`logprobs_and_hits` [2, M] of targets [M], from states [M, W] by a head [vocabulary, W] with or without bias.
 
-    Logits are held for `rows` tokens at a time.
+    Logits are held for `rows` tokens at a time; with `keep` those of all tokens are kept for a trained head's backward.
     """
     # within the function, needs_input_grad is true for a trained weight even without gradients
     grad_enabled = torch.is_grad_enabled()
-    return torch.stack(HeadLogprobs.apply(states, weight, bias, targets, temperature, rows, grad_enabled))
+    return torch.stack(HeadLogprobs.apply(states, weight, bias, targets, temperature, rows, grad_enabled, keep))
 
 
 class HeadLogprobs(torch.autograd.Function):
@@ -204,7 +215,8 @@ class HeadLogprobs(torch.autograd.Function):
 
     d log p(target) / d state is (W[target] - sum_v p_v W_v) / temperature, known as soon as the probabilities are: so
     the gradient of the states needs no logits in the backward (the order of work is that of Liger's cross entropy, Hsu
-    et al. 2024, which needs the loss). For a trained head the probabilities are kept.
+    et al. 2024, which needs the loss). For a trained head the probabilities are kept, or recomputed in the backward.
+    Its gradient is added up in fp32.
     """
 
     @staticmethod
@@ -217,24 +229,25 @@ class HeadLogprobs(torch.autograd.Function):
         temperature: float,
         rows: int,
         grad_enabled: bool,
+        keep: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the negated derivatives [M, W] by the states, and the probabilities, minus 1 at the target."""
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-        keep = grad_enabled and any(ctx.needs_input_grad[1:3])
+        learns = grad_enabled and any(ctx.needs_input_grad[1:3])
         found, hits = states.new_empty(2, len(targets), dtype=torch.float32).unbind()
         slopes = torch.empty_like(states) if ctx.needs_input_grad[0] else None
         with torch.autocast(device, enabled=False):  # it would round the whole weight at each use
             low, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-            head: Any = _Float32Head(low, low_bias, temperature, keep)
-            if dtype != torch.float32:
-                head = _RoundedHead(low, low_bias, temperature, keep, len(targets), rows)
+            head = _head(low, low_bias, temperature, learns and keep, len(targets), rows)
             for part in _slices(len(targets), rows):
                 found[part], hits[part], probabilities = head.logprobs(states[part].to(dtype), targets[part], part)
                 if slopes is not None:
                     slopes[part] = F.linear(probabilities, low.t())
-        ctx.scale, ctx.rows = -1 / (temperature or 1), rows if dtype == torch.float32 else max(1, len(targets))
-        ctx.save_for_backward(states if keep else None, slopes, *head.kept)
+        ctx.scale, ctx.temperature, ctx.dtype, ctx.device = -1 / (temperature or 1), temperature, dtype, device
+        ctx.rows = max(1, len(targets)) if keep and dtype != torch.float32 else rows
+        recomputed = (weight, bias, targets) if learns and not keep else (None, None, None)
+        ctx.save_for_backward(states if learns else None, slopes, *recomputed, *head.kept)
         ctx.mark_non_differentiable(hits)
         return found, hits
 
@@ -242,18 +255,33 @@ class HeadLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The derivatives times each token's gradient, which scales the states: they are narrower than logits."""
-        states, slopes, *kept = ctx.saved_tensors
+        states, slopes, weight, bias, targets, *kept = ctx.saved_tensors
         scale = (gradient * ctx.scale)[:, None]
-        of_weight = of_bias = None
-        for part, probabilities in zip(_slices(len(gradient), ctx.rows), kept, strict=False):
-            if ctx.needs_input_grad[1]:
-                scaled = (states[part] * scale[part]).to(probabilities.dtype)
-                of_weight = _added_product(of_weight, probabilities, scaled)
-            if ctx.needs_input_grad[2]:
-                added = torch.mv(probabilities.t(), scale[part, 0].to(probabilities.dtype))
-                of_bias = added.float() if of_bias is None else of_bias.add_(added)
+        of_weight = of_bias = head = None
+        with torch.autocast(ctx.device, enabled=False):
+            if weight is not None:
+                low, low_bias = weight.to(ctx.dtype), None if bias is None else bias.to(ctx.dtype)
+                head = _head(low, low_bias, ctx.temperature, False, len(targets), ctx.rows)
+            for number, part in enumerate(_slices(len(gradient), ctx.rows) if states is not None else ()):
+                probabilities = (
+                    kept[number] if head is None else head.logprobs(states[part].to(ctx.dtype), targets[part], part)[-1]
+                )
+                if ctx.needs_input_grad[1]:
+                    scaled = (states[part] * scale[part]).to(probabilities.dtype)
+                    of_weight = _added_product(of_weight, probabilities, scaled)
+                if ctx.needs_input_grad[2]:
+                    added = torch.mv(probabilities.t(), scale[part, 0].to(probabilities.dtype))
+                    of_bias = added.float() if of_bias is None else of_bias.add_(added)
         of_states = slopes * scale.to(slopes.dtype) if ctx.needs_input_grad[0] else None
-        return of_states, of_weight, of_bias, None, None, None, None
+        return of_states, of_weight, of_bias, *[None] * 5
+
+
+def _head(
+    weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, keep: bool, tokens: int, rows: int
+) -> "_Float32Head | _RoundedHead":
+    if weight.dtype == torch.float32:
+        return _Float32Head(weight, bias, temperature, keep)
+    return _RoundedHead(weight, bias, temperature, keep, tokens, rows)
 
 
 class _Float32Head:

@@ -12,6 +12,7 @@ import on_gpu
 import pytest
 import torch
 from gpu_bench import Bench, NoText
+from gpu_training import CASES, expected
 from model_costs import (
     Rows,
     Shape,
@@ -41,6 +42,7 @@ SCRIPT = ROOT / "benchmarks/on_gpu.py"
 SMALL = Shape(layers=2, width=8, heads=2, key_heads=1, head_width=4, inner=6, vocabulary=10, tied=True)
 WAYS = (Way("full"), Way("hydra", frozen_layers=2), Way("lora", lora_rank=4))
 TOKENS, READ, BATCH = 12, 5, 3
+MEASURED = json.loads((ROOT / "benchmarks/results/on_gpu.json").read_text())["training"]
 
 
 def test_weights_are_those_that_the_published_models_have() -> None:
@@ -153,6 +155,15 @@ def test_scores_are_what_torch_counts() -> None:
     with torch.no_grad():
         found, _ = counted(lambda: scorer(**scorer.collate([Replies([], [row]) for row in rows], 0)))
     assert found == scoring_flops(Shape.of(read_shape("tiny")), [16] * 8)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_estimates_are_within_five_percent_of_what_an_h200_held(name: str) -> None:
+    case = next(case for cases in CASES.values() for case in cases if str(case) == name)
+    entry = MEASURED[name][-1]
+    found = expected(case, entry["tokens"], torch.device("cuda"))
+    assert found == pytest.approx(entry["gib_at_peak"], rel=0.05)
+    assert found == pytest.approx(entry["gib_expected"])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

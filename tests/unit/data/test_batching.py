@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from lmgym.data.batching import MicroBatches, Slot, UpdateSampler, accumulation_steps, length_batches
+from lmgym.data.batching import (
+    MicroBatches,
+    Slot,
+    UpdateSampler,
+    accumulation_steps,
+    even_batches,
+    length_batches,
+)
 from lmgym.errors import InputError
 
 # global batch, micro batch, ranks, rows
@@ -199,3 +206,81 @@ def test_length_batches_hold_every_row_once_within_the_budget(tokens: int) -> No
 
 def test_no_rows_make_no_batches() -> None:
     assert length_batches([], 64) == []
+
+
+# --- micro-batches by tokens
+
+# rows of an update, ranks, rows, most tokens
+BY_TOKENS = [
+    (8, 1, 64, 150), (8, 2, 61, 150), (64, 8, 599, 400), (6, 3, 20, 1), (12, 4, 12, 10_000), (4, 4, 1, 50),
+    (8, 4, 58, 99), (16, 1, 37, 60),
+]  # fmt: skip
+Plan = tuple[int, int, int, int]
+
+
+def cut_by_tokens(plan: Plan, epoch: int = 0) -> list[list[list[list[Slot]]]]:
+    """Updates, of ranks, of micro-batches."""
+    global_batch, ranks, rows, tokens = plan
+    steps = global_batch // ranks
+    samplers = [
+        UpdateSampler(lengths_of(rows), global_batch, steps, ranks, rank, tokens=tokens) for rank in range(ranks)
+    ]
+    by_rank = []
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+        by_rank.append(list(sampler))
+        assert len(by_rank[-1]) == len(sampler)
+    return [[rank[i : i + steps] for rank in by_rank] for i in range(0, len(by_rank[0]), steps)]
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+@pytest.mark.parametrize("plan", BY_TOKENS)
+def test_by_tokens_updates_have_the_rows_that_they_have_otherwise(plan: Plan, epoch: int) -> None:
+    global_batch, ranks, rows, _ = plan
+    otherwise = UpdateSampler(lengths_of(rows), global_batch, global_batch // ranks, ranks)
+    otherwise.set_epoch(epoch)
+    found = cut_by_tokens(plan, epoch)
+    for update, wanted in zip(found, otherwise.updates(), strict=True):
+        assert sorted(s.row for rank in update for batch in rank for s in batch if s.counts) == sorted(wanted)
+
+
+@pytest.mark.parametrize("plan", BY_TOKENS)
+def test_by_tokens_no_micro_batch_holds_more_unless_it_is_one_row_and_the_empty_ones_come_first(plan: Plan) -> None:
+    lengths, tokens = lengths_of(plan[2]), plan[3]
+    for update in cut_by_tokens(plan):
+        for batches in zip(*update, strict=True):  # of all ranks at a time
+            assert len({bool(batch) for batch in batches}) == 1, "nobody waits for a forward that another leaves out"
+            for batch in batches:
+                assert len(batch) <= 1 or lengths[[slot.row for slot in batch]].sum() <= tokens
+                assert all(slot.counts for slot in batch) or len(batch) == 1
+        for rank in update:
+            filled = [bool(batch) for batch in rank]
+            assert filled == sorted(filled)
+            assert filled[-1], "the last one makes the update"
+
+
+def test_by_tokens_an_update_has_few_and_even_micro_batches() -> None:
+    lengths = np.random.default_rng(0).integers(10, 100, 6400)
+    samplers = [UpdateSampler(lengths, 64, 32, 2, rank, tokens=700) for rank in range(2)]
+    sums = [[lengths[[s.row for s in batch]].sum() for batch in sampler if batch] for sampler in samplers]
+    assert 64 * 55 / 700 / 2 * 100 < len(sums[0]) < 3.2 * 100
+    assert np.mean(sums) > 0.8 * 700
+    assert np.median(np.array(sums[0]) / sums[1]) == pytest.approx(1, abs=0.1), "ranks wait for each other"
+
+
+@pytest.mark.parametrize("tokens", [1, 99, 120, 500, 10_000])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_even_batches_are_as_many_as_allowed_and_within_the_budget(tokens: int, count: int) -> None:
+    lengths = lengths_of(50).tolist()
+    fewest = length_batches(lengths, tokens)
+    found = even_batches(lengths, tokens, len(fewest) + count)
+    assert sorted(row for batch in found for row in batch) == list(range(50))
+    assert len(fewest) <= len(found) <= len(fewest) + count
+    assert all(len(batch) == 1 or sum(lengths[i] for i in batch) <= tokens for batch in found)
+    largest, before = (max(sum(lengths[i] for i in batch) for batch in batches) for batches in (found, fewest))
+    assert largest <= before
+    assert even_batches([], tokens, count) == []
+
+
+def test_nothing_is_collated_for_an_empty_micro_batch() -> None:
+    assert MicroBatches(["a"], pytest.fail).__getitems__([]) == {}

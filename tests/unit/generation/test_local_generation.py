@@ -189,6 +189,22 @@ def test_rows_end_at_eos_stop_or_length_without_changing_the_others(generators) 
             assert len(short.ids) == 30
 
 
+@pytest.mark.parametrize("stop", [("e",), ("qu", "in"), ()])
+def test_checks_every_8_tokens_as_on_a_gpu_end_replies_where_checks_every_token_do(stop, generators) -> None:
+    generator, prompts = generators["gpt2"], prompts_of(40, seed=9)
+    sampling, eos, found = Sampling(max_new_tokens=30, stop=stop, seed=2), generator.eos, []
+    try:
+        for generator.check_every in (1, 8):
+            generator.eos = [*eos, *range(20, 90)]  # so that either may come first
+            found.append([c for replies in generator.generate(prompts, 3, sampling) for c in replies])
+    finally:
+        generator.check_every, generator.eos = 1, eos
+    assert {c.finish_reason for c in found[0]} >= {"eos", *(["stop"] if stop else [])}
+    for every, eighth in zip(*found, strict=True):
+        assert (every.text, every.ids, every.finish_reason) == (eighth.text, eighth.ids, eighth.finish_reason)
+        assert every.logprobs == pytest.approx(eighth.logprobs, abs=1e-5)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_that_change_in_place_are_the_weights_that_sample(family: str, generators) -> None:
     generator, prompts = generators[family], prompts_of(6, seed=4)

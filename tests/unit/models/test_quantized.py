@@ -156,12 +156,12 @@ def test_the_estimate_counts_frozen_weights_in_bits(small_models) -> None:
     policy = load_policy(str(small_models["llama"]), load_tokenizer(str(small_models["llama"])))
     settings = ModelConfig(lora_rank=2)
     everything, trained, _ = count_weights(policy.config, settings, causal=True)
-    rest = 2 * 512 * 32  # embeddings and head
+    words = 512 * 32  # embeddings in fp32, a head in bf16
     for bits in (4, 8):
         asked = replace(settings, load_in_4bit=bits == 4, load_in_8bit=bits == 8)
-        found = estimate_memory(policy.config, 100, "bf16", None, 1, settings=asked, causal=True)
-        assert found.weights == 4 * (trained + rest) + (everything - trained - rest) * bits / 8
-        plain = estimate_memory(policy.config, 100, "bf16", None, 1, settings=settings, causal=True)
+        found = estimate_memory(policy.config, 100, asked, None, 1, causal=True)
+        assert found.weights == 4 * (trained + words) + 2 * words + (everything - trained - 2 * words) * bits / 8
+        plain = estimate_memory(policy.config, 100, settings, None, 1, causal=True)
         assert (found.gradients, found.optimizer) == (plain.gradients, plain.optimizer)
 
 

@@ -14,9 +14,11 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification
 
 from lmgym.errors import InputError
+from lmgym.models.fingerprint import fingerprint
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.sources import hub_has_address, resolve_source, source_arguments
 from lmgym.scoring.named_scorers import load_scorer
+from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -100,3 +102,24 @@ def test_cached_scorers_of_other_trainers_load_by_their_hub_ids(no_network: Path
         )
     with pytest.raises(InputError, match="no model config loads from nobody/nothing"):
         load_scorer("nobody/nothing")
+    before = fingerprint("nobody/adapter", role="scorer")
+    settings.write_text(settings.read_text().replace("nobody/base", "nobody/trl"))
+    assert fingerprint("nobody/adapter", role="scorer") != before  # it has another base
+
+
+def test_a_cached_scorer_has_the_settings_that_were_saved_with_it(no_network: Path, scorer_folders) -> None:
+    put_in_cache(no_network, scorer_folders["llama"], "scorer")
+    found = load_scorer("nobody/scorer")
+    assert isinstance(found, HFScorer)
+    assert found.max_length == 250
+
+
+def test_the_fingerprint_of_an_adapter_has_its_base_and_its_settings(small_models, tmp_path: Path) -> None:
+    base, adapter = Path(shutil.copytree(small_models["llama"], tmp_path / "base")), tmp_path / "adapter"
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    get_peft_model(model, LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["q_proj"])).save_pretrained(adapter)
+    found = [fingerprint(str(adapter), role="scorer")]
+    for path in (base / "config.json", adapter / "adapter_config.json", adapter / "adapter_model.safetensors"):
+        path.write_bytes(path.read_bytes() + b"\n")
+        found.append(fingerprint(str(adapter), role="scorer"))
+    assert len(set(found)) == 4

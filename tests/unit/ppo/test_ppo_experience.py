@@ -12,7 +12,7 @@ from lmgym.models.lora import add_lora
 from ppo.actor_critic import ActorCritic, Reference
 from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience
+from ppo.experience import Experience, LogprobMismatch
 from ppo.learner import Learner
 from ppo.rollouts import Rollouts
 from ppo.setup import ADAM_EPSILON, make_engine
@@ -41,6 +41,8 @@ def make_actor(variant: str) -> ActorCritic:
     policy = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZE))
     if variant == "lora":
         return ActorCritic(add_lora(policy, 2, 4, 0.0))
+    if variant == "no_critic":
+        return ActorCritic(policy, frozen_layers=1, has_values=False)
     if variant != "own_critic":
         return ActorCritic(policy, frozen_layers=2 if variant == "hydra" else 0)
     return ActorCritic(
@@ -191,3 +193,84 @@ def test_a_line_says_why_the_trunk_is_not_cached_the_first_time_that_it_is_not()
     [line] = told["hydra"][1]
     assert line.startswith("the frozen layers run again in every epoch: their states take ")
     assert told == {"hydra": [[], [line], [], []], "shared_head": [[]] * 4}
+
+
+METHODS = {
+    "one update": ("grpo", {}, (False, True)),
+    "one update and no KL": ("dr_grpo", {}, (False, False)),
+    "one update, with the KL in the reward": ("rloo", {}, (False, True)),
+    "several updates": ("grpo", {"ppo_epochs": 2}, (False, True)),
+    "several updates and no KL": ("cispo", {"ppo_epochs": 2}, (False, False)),
+    "reuse is off": ("grpo", {"ppo_epochs": 2, "reuse_logprobs": False}, (True, True)),
+    "the sampler is corrected for": ("dr_grpo", {"sampler_correction": "token_truncate"}, (True, False)),
+    "a critic": ("ppo", {}, (True, True)),
+    "a critic and no KL": ("ppo", {"init_kl_coef": 0.0}, (True, False)),
+}
+
+
+def measured(name: str, precision="fp32", **asked: bool) -> tuple[Rollouts, tuple[bool, bool], LogprobMismatch | None]:
+    """Rollouts after `measure`, and whether the policy and the reference ran."""
+    method, settings, _ = METHODS[name]
+    config = replace(make_config(4), policy=ModelConfig(precision=precision), method=MethodConfig(method, **settings))
+    actor = make_actor("shared_head" if config.algorithm.has_critic else "no_critic")
+    reference, rollouts, ran = Reference.of(actor), make_rollouts(), [0, 0]
+    assert reference is not None
+
+    def count(module, given, output) -> None:
+        ran[0] += isinstance(output, tuple) and output[0] is not None
+
+    actor.register_forward_hook(count)
+    reference.model.register_forward_hook(lambda *_: ran.__setitem__(1, 1))
+    found = Experience(config, make_engine(config, actor, None), reference, CPU).measure(rollouts, **asked)
+    return rollouts, (bool(ran[0]), bool(len(rollouts.reference_logprobs))), found
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_runs_whose_numbers_are_known_or_not_needed(name: str) -> None:
+    rollouts, ran, found = measured(name, compares=False, shows_kl=False)
+    assert ran == METHODS[name][2]
+    assert (found is not None) == ran[0]
+    if ran[0]:
+        return
+    at_once = name in ("one update", "one update and no KL")
+    assert torch.equal(rollouts.old_logprobs, torch.zeros(0) if at_once else rollouts.sampler_logprobs)
+    _, (_, reference), _ = measured(name, compares=False, shows_kl=True)
+    assert reference, "where its KL is shown"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_everything_runs_where_sampler_and_trainer_are_compared(name: str) -> None:
+    rollouts, ran, found = measured(name)
+    assert ran == (True, True)
+    assert found is not None
+    assert found.tokens == sum(REPLIES)
+    assert found.mean == pytest.approx(float(rollouts.old_logprobs.abs().mean())), "the sampler said 0"
+
+
+@pytest.mark.parametrize(("name", "runs"), [("one update", False), ("several updates", True)])
+def test_in_16_bits_the_samplers_numbers_do_not_serve(name: str, runs: bool) -> None:
+    assert measured(name, "bf16", compares=False)[1][0] is runs
+    assert measured("one update, with the KL in the reward", "bf16", compares=False)[1][0]
+
+
+@pytest.mark.parametrize(("name", "variant"), [("one update", "no_critic"), ("one update and no KL", "hydra")])
+def test_an_update_by_its_own_log_probabilities_is_that_by_recorded_ones(name: str, variant: str) -> None:
+    found = []
+    for compares in (True, False):
+        method, settings, _ = METHODS[name]
+        config = replace(make_config(2), method=MethodConfig(method, **settings))
+        actor, rollouts, shown = make_actor(variant), make_rollouts(), []
+        engine = make_engine(config, actor, None)
+        Experience(config, engine, Reference.of(actor), CPU).measure(rollouts, compares, shows_kl=False)
+        advantage_estimator(config)(rollouts, config.algorithm.init_kl_coef)
+        learner = Learner(config, engine, loss_function(config), lambda _: 1e-3, CPU, pytest.fail)
+        learned = learner.learn(rollouts, 0, 0, lambda tokens, logprobs, shown=shown: shown.append((tokens, logprobs)))
+        [(tokens, logprobs)] = shown
+        assert tokens.sort().values.tolist() == list(range(sum(REPLIES)))
+        torch.testing.assert_close(rollouts.old_logprobs[tokens], logprobs, atol=2e-6, rtol=0)
+        found.append((rollouts.old_logprobs, table(learned.curve), list(actor.parameters())))
+    (old, curve, weights), (own, own_curve, own_weights) = found
+    torch.testing.assert_close(own, old, atol=2e-6, rtol=0)
+    torch.testing.assert_close(own_curve, curve, atol=2e-6, rtol=0)
+    for ours, theirs in zip(own_weights, weights, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)

@@ -174,5 +174,5 @@ def test_a_loss_that_is_not_finite_names_its_micro_batch_and_changes_no_weight(s
     ) as caught:
         learner.learn(rollouts, 0, 0, lambda places, _: shown.append(places))
     assert "episode 9 of this rank" in str(caught.value)
-    assert len(shown) == 4, "all micro-batches ran: their losses are looked at once"
+    assert sorted(torch.cat(shown).tolist()) == list(range(EPISODES * TOKENS)), "all ran: they are looked at once"
     assert all(torch.equal(a, b) for a, b in zip(before, actor.parameters(), strict=True))

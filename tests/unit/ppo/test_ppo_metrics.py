@@ -20,7 +20,15 @@ from ppo.config import PPOConfig
 from ppo.evaluation import table_rows
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
-from ppo.monitoring.metrics import Clock, episode_sums, iteration_metrics, reduce_means, rollout_sums, text_sums
+from ppo.monitoring.metrics import (
+    Clock,
+    episode_sums,
+    iteration_metrics,
+    reduce_means,
+    rollout_sums,
+    status_figures,
+    text_sums,
+)
 from ppo.rollouts import gather
 from ppo.weight_sync import SamplingPolicy
 
@@ -80,7 +88,7 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     line = iteration_metrics(
         {**reduce_means(episode_sums(EPISODES)), **reduce_means(sums)},
         learned,
-        LogprobMismatch(1e-6, 2e-6, 5),
+        LogprobMismatch(1e-6, 2e-6, 5, 0.1, 0.2),
         0.5,
     )
     assert line["kl/reference"] == pytest.approx(9 * 0.5 / 3), "nats a reply, of which the first episode has two"
@@ -98,6 +106,20 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     assert line["policy/skipped_updates"] == 2.0
     assert line["rollout/trained_tokens"] == 9
     assert not [name for name in line if "squares" in name]
+    assert (line["sampler/kl"], line["sampler/chi_square"]) == (0.1, 0.2)
+
+
+def test_without_the_reference_its_kl_is_absent_and_not_0() -> None:
+    rollouts = gather(EPISODES, PPOConfig("x"))
+    rollouts.old_logprobs = rollouts.sampler_logprobs
+    sums = rollout_sums(rollouts, rollouts.scores, 0.0, has_critic=False)
+    means = {"policy_loss": 0.5, "approx_kl": 0.01, "clip_fraction": 0.1, "ratio": 1.0}
+    learned = Learned(means, [], stopped_early=False, rate=1e-5, skipped=0)
+    both = {**reduce_means(episode_sums(EPISODES)), **reduce_means(sums)}
+    line = iteration_metrics(both, learned, LogprobMismatch(0.0, 0.0, 9), 0.5)
+    assert not [name for name in line if name.startswith("kl/") or name == "reward/kl_penalty"]
+    assert line["reward/total"] == pytest.approx(line["reward/mean"]), "without a penalty"
+    assert status_figures(line | {"rollout/tokens_per_second": 5.0}, "") == ["5 tok/s", "reward 2"]
 
 
 class Watch:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from lmgym.config import OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError, RunStopped
@@ -108,8 +109,12 @@ def test_every_episode_comes_once_an_epoch_in_an_order_of_its_own() -> None:
 
 def test_batches_of_similar_length_hold_each_row_once_and_ranks_have_as_many(monkeypatch) -> None:
     monkeypatch.setattr("ppo.rollouts.max_over_ranks", lambda batches: batches + 1)  # another rank has one more
-    found = similar_batches([3, 9, 1, 9, 4], 2)
+    found = similar_batches([3, 9, 1, 9, 4], OptimizerConfig(micro_batch=2))
     assert [batch.tolist() for batch in found] == [[1, 3], [4, 0], [2], []]
+    by_tokens = OptimizerConfig(micro_batch=2, tokens_per_micro_batch=9)
+    assert [batch.tolist() for batch in similar_batches([3, 9, 1, 9, 4], by_tokens)] == [[1], [3], [4], [0, 2]]
+    assert [batch.tolist() for batch in similar_batches([3, 9, 1, 9, 4], by_tokens, 4)] == [[1], [3, 4, 0, 2]]
+    assert [len(batch) for batch in similar_batches([], by_tokens)] == [0], "it takes part in the other's forward"
 
 
 def test_an_agent_that_did_not_act_has_a_masked_episode_without_rows_in_that_game() -> None:

@@ -27,7 +27,7 @@ from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, LogprobMismatch
 from ppo.learner import Learner
-from ppo.monitoring.safeguards import check_rollouts
+from ppo.monitoring.safeguards import FirstForward, check_rollouts
 from ppo.rollouts import Rollouts, RowBatch, gather
 from ppo.setup import TrainingComponents, make_engine
 from ppo.state import LoopState
@@ -35,6 +35,7 @@ from ppo.weight_sync import SamplingPolicy, measure_rounding
 
 REPLIES, TOKENS, RATE = 16, 32, 1e-5
 CPU = torch.device("cpu")
+ONE_UPDATE = MethodConfig(ppo_epochs=1)
 Precision = Literal["bf16", "fp32"]
 QUESTIONS = (
     "What is the capital of France?", "Tell me a story about a dog.", "How do I bake bread?", "Why is the sky blue?",
@@ -48,11 +49,14 @@ class Run:
     In bf16, with `rounded` the weights are bf16, as DeepSpeed has them; else they are fp32, and autocast rounds.
     """
 
-    def __init__(self, folder: Path, rounded: bool, scale: float = 1.0, precision: Precision = "bf16") -> None:
+    def __init__(
+        self, folder: Path, rounded: bool, scale: float = 1.0, precision: Precision = "bf16",
+        method: MethodConfig = ONE_UPDATE,
+    ) -> None:  # fmt: skip
         self.config = PPOConfig(
             "x", ModelConfig(str(folder), precision=precision),
             RolloutConfig(num_rollouts=REPLIES, max_new_tokens=TOKENS),
-            method=MethodConfig(ppo_epochs=1), optimizer=OptimizerConfig(RATE, global_batch=REPLIES, micro_batch=4),
+            method=method, optimizer=OptimizerConfig(RATE, global_batch=REPLIES, micro_batch=4),
         )  # fmt: skip
         tokenizer = load_tokenizer(str(folder))
         policy = load_policy(str(folder), tokenizer)
@@ -93,7 +97,7 @@ class Run:
         """The weights that sample are those that learn."""
         self.parts.sampler.sync(version=self.parts.engine.version)
 
-    def rolls(self, seed: int = 0) -> tuple[list[Episode], Rollouts, LogprobMismatch]:
+    def rolls(self, seed: int = 0, compares: bool = True) -> tuple[list[Episode], Rollouts, LogprobMismatch | None]:
         """Rollouts by the sampler's weights as they are."""
         sampling, chance = replace(self.parts.sampling, seed=seed), np.random.default_rng(seed)
         replies = self.parts.sampler.generator.generate(self.prompts, 1, sampling)
@@ -102,7 +106,7 @@ class Run:
             for i, (prompt, [reply]) in enumerate(zip(self.prompts, replies, strict=True))
         ]
         rollouts = gather(episodes, self.config)
-        return episodes, rollouts, self.parts.experience.measure(rollouts)
+        return episodes, rollouts, self.parts.experience.measure(rollouts, compares)
 
     def check(self, seed: int = 0) -> Rollouts:
         """Raises InputError for what must not be learned from."""
@@ -265,6 +269,31 @@ def test_the_yardstick_is_the_forward_of_a_copy_in_fp32_and_leaves_the_weights_a
     expected = (torch.cat(logits) / 0.7).log_softmax(-1).gather(1, batch.targets[:, None])[:, 0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     assert (found - rollouts.old_logprobs[batch.tokens]).abs().mean() > 1e-2, "at another temperature"
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_in_later_iterations_the_first_update_shows_whether_sampler_and_trainer_agree(small_models, epochs) -> None:
+    run = Run(small_models["llama"], False, SCALE, "fp32", MethodConfig("grpo", ppo_epochs=epochs))
+    run.sync()
+    run.learn(run.check())
+    for seed, temperature in ((1, 1.0), (2, 0.95)):
+        run.sync()
+        episodes, rollouts, gap = run.rolls(seed, compares=False)
+        assert gap is None, "the policy has not run"
+        check_rollouts(run.config, run.parts, run.state, episodes, rollouts, gap)
+        run.parts.estimate_advantages(rollouts, 0.04)
+        run.actor.temperature = temperature
+        first = FirstForward(run.config, run.parts, run.state, rollouts, gap)
+        before = [p.detach().clone() for p in run.actor.parameters()]
+        if temperature == 1:
+            run.parts.learner.learn(rollouts, 1, 1, first)
+            assert first.mismatch is not None
+            assert first.mismatch.tokens == len(rollouts.sampler_logprobs)
+            assert first.mismatch.largest < 1e-4
+            continue
+        with pytest.raises(InputError, match="sampler and trainer differ: the sampler's fp32"):
+            run.parts.learner.learn(rollouts, 1, 1, first)
+        assert all(torch.equal(a, b) for a, b in zip(before, run.actor.parameters(), strict=True)), "no weight changed"
 
 
 def test_the_bound_is_kept_and_measured_again_where_it_is_not_enough(small_models, monkeypatch) -> None:

@@ -18,6 +18,7 @@ from lmgym.generation.protocol import Completion
 from lmgym.models.forward.freezing import frozen_modules
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
+from lmgym.scoring.alarm import Alarm
 from lmgym.scoring.named_scorers import read_weights
 from lmgym.scoring.retries import WHOLE_STALLS
 from lmgym.text import Conversation, Turn
@@ -40,7 +41,7 @@ from ppo.monitoring.safeguards import (
 )
 from ppo.rollouts import Rollouts, gather
 from ppo.setup import make_engine
-from ppo.state import Alarm, BestPolicy, LoopState
+from ppo.state import BestPolicy, LoopState
 from ppo.task_setups import TaskSetup
 from ppo.train import train
 from ppo.weight_sync import Rounding, SamplingPolicy

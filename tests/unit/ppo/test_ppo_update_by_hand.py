@@ -266,11 +266,11 @@ def test_so_does_one_with_a_critic_of_its_own(
     assert_same_updates(configured(small_models[family], str(critic)), hand_made(), critic)
 
 
-@pytest.mark.parametrize("micro_batch", [1, 8])
-def test_accumulation_changes_nothing(micro_batch: int, small_models: dict[str, Path]) -> None:
+@pytest.mark.parametrize("size", [{"micro_batch": 1}, {"micro_batch": 8}, {"tokens_per_micro_batch": 40}])
+def test_accumulation_changes_nothing(size: dict[str, int], small_models: dict[str, Path]) -> None:
     config = configured(small_models["gpt2"])
     a, _, losses = ours(config, hand_made())
-    other = replace(config, optimizer=replace(config.optimizer, micro_batch=micro_batch))
+    other = replace(config, optimizer=replace(config.optimizer, **size))
     b, _, same = ours(other, hand_made())
     assert losses_of(same) == [pytest.approx(pair, abs=1e-5) for pair in losses_of(losses)]
     for (name, one), two in zip(a.named_parameters(), b.parameters(), strict=True):

@@ -14,7 +14,7 @@ from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import copied, with_rounded_linear_layers
 from ppo.actor_critic import ActorCritic, Reference
-from ppo.weight_sync import SamplingPolicy
+from ppo.weight_sync import SamplingPolicy, in_buckets
 
 IDS = {"vocab_size": 97, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
 SIZES = {
@@ -175,3 +175,10 @@ def test_a_rounded_reference_leaves_what_it_shares_with_the_policy_as_it_is() ->
     reference.round(everything=False)
     assert shared.weight.dtype == torch.float32
     assert reference.model.model.decoder.layers[1].fc1.weight.dtype == torch.bfloat16
+
+
+def test_weights_are_gathered_in_buckets_of_whole_weights() -> None:
+    pairs = [(torch.zeros(n), torch.zeros(n)) for n in (3, 2, 9, 1, 1, 4)]
+    found = [[len(trained) for trained, _ in bucket] for bucket in in_buckets(pairs, 5 * 4)]
+    assert found == [[3, 2], [9], [1, 1], [4]], "a larger one alone"
+    assert list(in_buckets([], 5)) == []

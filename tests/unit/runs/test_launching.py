@@ -263,7 +263,9 @@ def test_a_stage_alone_describes_its_experiments_and_so_does_its_help() -> None:
     assert "hh_chosen" not in text
 
 
-@pytest.mark.parametrize("words", ["--help", "--version", "train reward", "train --help", "completion bash"])
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "train reward", "train --help", "serve chat --help", "completion bash"]
+)
 def test_nothing_heavy_is_imported_for_an_answer_about_the_command_itself(words: str) -> None:
     heavy = ("torch", "transformers", "deepspeed", "datasets", "numpy", "wandb", "tyro", "IPython")
     code = (

@@ -94,3 +94,11 @@ def test_a_number_of_the_experiment_is_recorded_as_any_other() -> None:
     config = replace(PAIRS.optimizer, global_batch=UpTo(64))
     assert json.dumps({"batch": config.global_batch}) == '{"batch": 64}'
     assert f"{config.global_batch}, {config.global_batch:g}, {config.global_batch!r}" == "64, 64, 64"
+
+
+def test_a_forward_holds_the_tokens_that_are_set_or_one_row() -> None:
+    rows, tokens = OptimizerConfig(micro_batch=4), OptimizerConfig(micro_batch=4, tokens_per_micro_batch=1000)
+    assert (rows.batch_tokens(300), rows.smallest_micro_batch) == (1200, 4)
+    assert (tokens.batch_tokens(300), tokens.batch_tokens(1500), tokens.smallest_micro_batch) == (1000, 1500, 1)
+    few = override(PAIRS, ["--tokens_per_micro_batch", "9"])
+    assert fit_batch(few, None, 50).optimizer.global_batch == 2, "batches need not be whole micro-batches"

@@ -210,8 +210,8 @@ def test_an_export_prints_a_command_that_trains_and_one_that_chats_with_the_resu
         does(chat, line)
     chat.session.about["models"] = {"generator": {"kind": "LocalGenerator", "model": "outputs/my model"}}
     train, talk = map(shlex.split, does(chat, "%export prefs my prefs.jsonl").commands)
-    lora = shlex.split("--lora_rank 16 --learning_rate 2e-4 --epochs 3 --global_batch 2 --micro_batch 2")
-    files = ["--model", "outputs/my model", "--dataset", "my prefs.jsonl", "--eval_size", "1"]
+    lora = shlex.split("--lora_rank 16 --learning_rate 2e-4 --epochs 3 --global_batch 2 --micro_batch 2 --eval_size 1")
+    files = ["--model", "outputs/my model", "--dataset", "my prefs.jsonl"]
     assert train == ["lmgym", "train", "reward", "hh_pairwise", *files, *lora, "--output", "outputs/my prefs_2"]
     new = ["--scorers", "my_prefs_2=outputs/my prefs_2/model", "--select_model", "my_prefs_2"]
     assert talk == ["lmgym", "chat", "outputs/my model", *new]

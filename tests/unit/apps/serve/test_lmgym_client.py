@@ -49,7 +49,7 @@ def test_trl_gets_a_reward_a_completion_and_logs(client: Client, expected: list[
     found = reward([ASKED] * 70, SAID, **columns, log_metric=logged.__setitem__)
     assert found == pytest.approx(expected, abs=1e-5)
     assert reward.__name__ == "lmgym"
-    assert set(logged) == {"lmgym/z", "lmgym/truncated", "lmgym/b", "lmgym/both"}
+    assert set(logged) == {"lmgym/alarm", "lmgym/z", "lmgym/truncated", "lmgym/b", "lmgym/both"}
     texts = reward(prompts=["hello"], completions=["hi 0"])
     assert texts == pytest.approx(expected[:1], abs=1e-5)
     assert trl_reward("b", client).__name__ == "lmgym_b"

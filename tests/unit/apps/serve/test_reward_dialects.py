@@ -56,7 +56,7 @@ def test_openrlhf_gets_a_reward_a_sample_and_the_other_scorers_as_logs(server: R
         assert logs["b"] == pytest.approx([b], abs=1e-5)
         assert logs["both"] == pytest.approx([(a + b) / 2], abs=1e-5)
         assert logs["both/spread"] == pytest.approx([abs(a - b) / 2], abs=1e-5)
-        assert set(logs) == {"truncated", "a/z", "b", "both", "both/spread"}
+        assert set(logs) == {"alarm", "truncated", "a/z", "b", "both", "both/spread"}
         assert answer["lmgym"]["template"] == "reparse"
         assert len(answer["lmgym"]["fingerprint"]) == 16
 

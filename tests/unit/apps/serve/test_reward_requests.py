@@ -1,5 +1,7 @@
 """Requests that the reward server refuses, each in one line of words, and those that it survives."""
 
+import base64
+import contextlib
 import json
 import os
 import shutil
@@ -93,6 +95,31 @@ def test_slow_clients_and_those_that_leave_hold_up_nobody(server: RewardServer) 
     assert server.ask("/ready")[0] == 200
 
 
+@pytest.mark.slow
+def test_a_head_without_an_end_is_closed_and_a_body_that_comes_late_is_not(server: RewardServer) -> None:
+    body = json.dumps(GOOD).encode()
+    head = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    silent, endless, second, good = (socket.create_connection(("127.0.0.1", server.port)) for _ in range(4))
+    endless.sendall(head[:20])
+    second.sendall(head + body)
+    assert b"200 OK" in second.recv(1 << 16)
+    second.sendall(head[:20])  # of another request
+    began = time.monotonic()
+    good.sendall(head)
+    while time.monotonic() - began < 20:
+        time.sleep(5)
+        endless.sendall(b"X-Header: 1\r\n")
+    good.sendall(body)
+    assert b"200 OK" in good.recv(1 << 16)
+    for connection in (silent, endless, second):
+        connection.settimeout(PATIENCE)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1 << 16) == b""
+        connection.close()
+    assert 25 < time.monotonic() - began < 60
+    good.close()
+
+
 def test_a_page_of_another_site_is_refused(server: RewardServer) -> None:
     assert server.ask("/v1/score", GOOD, Origin="https://evil.example")[0] == 403
     assert server.ask("/v1/score", GOOD, Host="evil.example")[0] == 403
@@ -153,6 +180,11 @@ def test_a_token_is_needed_and_lets_scorers_be_loaded_again(calibrated: Path, tm
             assert status == 401
             assert "Authorization: Bearer TOKEN" in answer["error"]["message"]
         assert running.ask("/health")[0] == running.ask("/ready")[0] == 200
+        status, _, asks = running.ask("/runs.html")  # a browser asks for the password
+        assert (status, asks["WWW-Authenticate"]) == (401, "Basic realm=lmgym")
+        for password, expected in ((b":sesame", 200), (b"anyone:sesame", 200), (b"sesame", 401)):
+            basic = {"Authorization": f"Basic {base64.b64encode(password).decode()}"}
+            assert running.ask("/runs.html", **basic)[0] == expected
         known = {"Authorization": "Bearer sesame"}
         _, before, _ = running.ask("/v1/score", GOOD, **known)
         settings = json.loads((folder / "scorer.json").read_text())

@@ -236,7 +236,10 @@ def test_logprobs_take_no_memory_of_the_logits_size_and_have_one_backward() -> N
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("learns", ["states", "head", "both"])
-def test_logprobs_of_a_head_are_those_of_its_logits(rows: int, temperature: float, biased: bool, learns: str) -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_logprobs_of_a_head_are_those_of_its_logits(
+    rows: int, temperature: float, biased: bool, learns: str, keep: bool
+) -> None:
     states, weight, bias = drawn(6, 5), drawn(11, 5), drawn(11) if biased else None
     targets = torch.tensor([0, 10, 3, 3, 7, 1])
     head = [one for one in (weight, bias) if one is not None]
@@ -248,17 +251,18 @@ def test_logprobs_of_a_head_are_those_of_its_logits(rows: int, temperature: floa
         return torch.log_softmax(F.linear(states, weight, bias) / temperature, -1)[torch.arange(6), targets]
 
     def ours(*ignored: torch.Tensor) -> torch.Tensor:
-        return head_logprobs(states, targets, weight, bias, temperature, rows)[0]
+        return head_logprobs(states, targets, weight, bias, temperature, rows, keep)[0]
 
     compare(ours, theirs, *learning, rtol=1e-5, atol=2e-6)
     with torch.no_grad():
         torch.testing.assert_close(ours(), theirs())
 
 
-def test_a_head_under_autocast_rounds_as_its_layer_does() -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_head_under_autocast_rounds_as_its_layer_does(keep: bool) -> None:
     states, weight, targets = drawn(6, 64), drawn(11, 64), torch.arange(6)
     with torch.autocast("cpu", torch.bfloat16):
-        found, hits = head_logprobs(states, targets, weight, None, 1.0, 4)
+        found, hits = head_logprobs(states, targets, weight, None, 1.0, 4, keep)
         expected, theirs = TargetLogprobs.apply(F.linear(states, weight), targets)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected)
@@ -266,6 +270,23 @@ def test_a_head_under_autocast_rounds_as_its_layer_does() -> None:
     both = (torch.autograd.grad(one.sum(), (states, weight)) for one in (found, expected))
     for ours, theirs in zip(*both, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
+
+
+def test_a_heads_gradient_is_added_up_in_fp32_where_its_weights_are_bf16() -> None:
+    states, weight, targets = drawn(4096, 8), drawn(5, 8, scale=0.1), torch.zeros(4096, dtype=torch.long)
+    head_logprobs(states, targets, weight, None, 1.0, 4096)[0].sum().backward()
+    rounded = weight.detach().to(torch.bfloat16).requires_grad_()
+    head_logprobs(states.detach(), targets, rounded, None, 1.0, 4, keep=False)[0].sum().backward()
+    gap = (rounded.grad - weight.grad).abs().max() / weight.grad.abs().max()
+    assert gap < 0.01, "a thousand sums in bf16 would stop at 256 times what is added"
+
+
+def test_without_a_token_a_head_has_a_gradient_of_0() -> None:
+    states, weight = drawn(3, 5).detach()[:0].requires_grad_(), drawn(11, 5)
+    for keep in (True, False):
+        head_logprobs(states, torch.zeros(0, dtype=torch.long), weight, None, 1.0, 4, keep).sum().backward()
+        assert torch.equal(weight.grad, torch.zeros_like(weight)), "which other ranks wait for under ZeRO-3"
+        assert states.grad.shape == (0, 5)
 
 
 def test_a_nearly_certain_token_keeps_its_small_gradient_in_bf16() -> None:

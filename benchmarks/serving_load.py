@@ -1,6 +1,6 @@
 """The reward server under 1, 16 and 256 clients over loopback: latency, replies a second, processor time a reply.
 
-    .venv/bin/python benchmarks/serving.py SCORER      # writes benchmarks/results/serving.json
+    .venv/bin/python benchmarks/serving_load.py SCORER      # writes benchmarks/results/serving.json
 
 Each client sends one request after another for some seconds: single replies as OpenRLHF does, and batches of 16 as TRL
 does, to one conversation each. While 16 clients ask, the scorer is loaded again once. The server is a process of its
@@ -26,9 +26,9 @@ CLIENTS, BATCHES = (1, 16, 256), (1, 16)
 WORDS = ["tea", "money", "sleep", "garden", "train", "music", "winter", "cooking", "friend", "letter"]
 
 
-def start(scorer: str) -> tuple[subprocess.Popen, int]:
+def start(scorer: str, *options: str) -> tuple[subprocess.Popen, int]:
     """(the server's process, its port) once it answers."""
-    command = [sys.executable, "-m", "lmgym", "serve", "rewards", f"scorer={scorer}", "--port", "0"]
+    command = [sys.executable, "-m", "lmgym", "serve", "rewards", f"scorer={scorer}", "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout
     for line in process.stdout:

@@ -1,0 +1,108 @@
+"""Memory that is counted on fake tensors, beside what torch's own tracker counts of a real pass."""
+
+import sys
+
+import pytest
+import torch
+from torch.distributed._tools.mem_tracker import MemTracker
+from transformers import AutoConfig
+
+from lmgym.config import ModelConfig
+from lmgym.models import activations
+from lmgym.models.activations import UNKNOWN_LAYER, activation_bytes, empty_model
+from lmgym.models.classifiers import new_classifier
+from lmgym.models.memory import GIB, most_logits
+
+FULL, LORA = ModelConfig(precision="fp32"), ModelConfig(precision="fp32", lora_rank=8)
+
+
+def llama(layers: int = 4, **settings) -> AutoConfig:
+    return AutoConfig.for_model(
+        "llama", vocab_size=512, hidden_size=64, num_hidden_layers=layers, num_attention_heads=4, pad_token_id=0,
+        num_key_value_heads=2, intermediate_size=160, num_labels=1, **settings,
+    )  # fmt: skip
+
+
+def measured(config, settings: ModelConfig, rows: int, columns: int) -> float:
+    """Peak of a real forward and backward on the CPU, less weights and gradients, by torch's tracker."""
+    model = new_classifier(config)
+    config._attn_implementation = "sdpa"
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    tracker = MemTracker()
+    tracker.track_external(model)
+    ids = torch.ones(rows, columns, dtype=torch.long)
+    with tracker:
+        states = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        states[:, -1].float().sum().backward()
+    held = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
+    peak = tracker.get_tracker_snapshot("peak")
+    return max(kinds["Total"] for kinds in peak.values()) - held
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_real_pass_holds_what_is_counted(checkpointing: bool) -> None:
+    settings = ModelConfig(precision="fp32", gradient_checkpointing=checkpointing)
+    real = measured(llama(), settings, 16, 256)
+    assert activation_bytes(llama(), 16 * 256, settings, False) == pytest.approx(real, rel=0.1)
+
+
+def test_each_further_layer_and_token_costs_the_same() -> None:
+    four, six, ten = (activation_bytes(llama(n), 4096, FULL, False) for n in (4, 6, 10))
+    assert ten - six == pytest.approx(2 * (six - four))
+    assert activation_bytes(llama(10), 8192, FULL, False) == pytest.approx(2 * ten, rel=0.02)
+
+
+def test_the_line_through_few_layers_is_what_all_layers_hold(monkeypatch) -> None:
+    found = {
+        name: activation_bytes(llama(14), 2048, ModelConfig(gradient_checkpointing=checkpoints), False, 10**6)
+        for name, checkpoints in (("whole", False), ("checkpoints", True))
+    }
+    monkeypatch.setattr(activations, "MORE", 100)
+    for name, checkpoints in (("whole", False), ("checkpoints", True)):
+        settings = ModelConfig(gradient_checkpointing=checkpoints)
+        assert found[name] == pytest.approx(activation_bytes(llama(14), 2048, settings, False, 10**6), rel=0.01)
+
+
+def test_what_saves_memory_saves_it() -> None:
+    def held(**settings) -> float:
+        return activation_bytes(llama(8), 4096, ModelConfig(**settings), False)
+
+    assert held() < 0.8 * held(precision="fp32")
+    assert held(gradient_checkpointing=True) < 0.4 * held()
+    assert held(lora_rank=8) < held()
+    assert activation_bytes(llama(8), 4096, ModelConfig(), True) < held()  # states in bf16
+    assert activation_bytes(llama(8), 4096, FULL, False, layers=2) < 0.35 * held(precision="fp32")
+    assert activation_bytes(llama(8), 4096, FULL, False, learns=False) < 0.2 * held(precision="fp32")
+
+
+def test_logits_count_twelve_bytes_where_nothing_else_is_larger() -> None:
+    without, some = (activation_bytes(llama(1), 10, FULL, False, n) for n in (1, 10**7))
+    assert some - without == pytest.approx(12 * 10**7, rel=0.01)
+    assert most_logits(llama(), 10) == 5120
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "gemma3_text", "opt"])
+def test_other_families_are_counted_too(family: str, monkeypatch) -> None:
+    monkeypatch.setattr(activations, "UNKNOWN_LAYER", float("nan"))
+    config = AutoConfig.for_model(family, pad_token_id=0)
+    assert activation_bytes(config, 512, FULL, False) > 34 * 512 * config.hidden_size * config.num_hidden_layers
+
+
+def test_a_mixture_of_experts_is_estimated_and_prints_nothing(capfd) -> None:
+    config = AutoConfig.for_model(
+        "qwen3_moe", hidden_size=64, num_hidden_layers=8, num_experts=4, moe_intermediate_size=32, vocab_size=512,
+        intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_labels=1, pad_token_id=0,
+    )  # fmt: skip
+    assert activation_bytes(config, 1000, ModelConfig(), False) == UNKNOWN_LAYER * 1000 * 64 * 8
+    assert activation_bytes(config, 1000, ModelConfig(gradient_checkpointing=True), False) == 1000 * 64 * (32 + 100)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_models_of_a_count_have_no_data(monkeypatch) -> None:
+    model = empty_model(llama(), LORA, causal=True)
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    assert sys.getsizeof(model) < GIB
