@@ -1,9 +1,11 @@
-"""A best-of-N turn: ours beside the original's way and transformers' num_return_sequences, on shape S in fp32.
+"""A best-of-N turn: ours beside transformers' generate with scoring in batches, on shape S, in fp32 and bf16.
 
     .venv/bin/python benchmarks/best_of_n.py        # writes benchmarks/results/best_of_n.json
 
 A context of 400 tokens, N replies of 48 new tokens at temperature 1, two scorers of at most 512 tokens. CPU seconds of
-one thread, pinned to a core, all interleaved; before that greedy replies are asserted equal, and scores within 1e-5.
+one thread, pinned to a core, all interleaved. `generate` reads the context once: its cache is expanded. Its scoring
+has the quickest batch. Generation and scoring count in the precision that is quicker, each side by itself. Greedy
+replies in fp32 are asserted equal first, and scores within 1e-5 (bf16: 0.05).
 Every turn begins from nothing; `session` is ten turns of one conversation, where ours goes on from turn to turn.
 """
 
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from generation import expanded_cache
 from machine import describe_machine, pin_command
 from shapes import make_shape
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -35,11 +38,13 @@ from lmgym.text import Conversation, Turn, from_transcript, render, tokenize_tex
 ROOT = Path(__file__).resolve().parent.parent
 CONTEXT, NEW, WINDOW = 400, 48, 512
 TURNS, OPENING = 10, 60  # of the session: its turns, and words of the first line
-SCORING_BATCHES = (4, 16, 64)
+SCORING_BATCHES = (1, 4, 16)
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+TOLERANCES = {"fp32": 1e-5, "bf16": 0.05}
 
 
-def build(data: Path, folder: Path) -> tuple[Any, Path, list[Path], list[str]]:
-    """A policy, its folder with the tokenizer, two scorers' folders, and texts of people; all of shape S, untrained."""
+def build(data: Path, folder: Path) -> tuple[Path, list[Path], list[str]]:
+    """The folders of a policy with its tokenizer and of two scorers, untrained, and texts of people."""
     texts = [str(record.fields["chosen"]) for record in read_records(str(data))]
     make_shape("S", folder / "policy", texts)
     tokenizer = load_tokenizer(str(folder / "policy"))
@@ -49,8 +54,7 @@ def build(data: Path, folder: Path) -> tuple[Any, Path, list[Path], list[str]]:
         model, _ = load_classifier(str(folder / f"trunk_{seed}"), tokenizer, seed=seed)
         scorers.append(folder / f"scorer_{seed}")
         save_classifier(model, model.state_dict(), scorers[-1], tokenizer, {"reduce": "logit", "max_length": WINDOW})
-    policy = AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.float32).eval()
-    return policy, folder / "policy", scorers, texts
+    return folder / "policy", scorers, texts
 
 
 def context_of(tokenizer, texts: list[str], tokens: int) -> Conversation:
@@ -67,45 +71,50 @@ def context_of(tokenizer, texts: list[str], tokens: int) -> Conversation:
 
 
 class Theirs:
-    """transformers: `generate`, then plain classifiers; `replicated` is the original's way, a forward a reply."""
+    """transformers: `generate` from an expanded cache, then plain classifiers over padded batches."""
 
-    def __init__(self, policy, tokenizer, scorers: list[Path], replicated: bool, batch: int = 1) -> None:
-        self.policy, self.tokenizer, self.replicated, self.batch = policy, tokenizer, replicated, batch
-        self.scorers = [AutoModelForSequenceClassification.from_pretrained(f, dtype=torch.float32) for f in scorers]
+    def __init__(self, policy, tokenizer, scorers: list[Path], dtype: torch.dtype) -> None:
+        self.policy, self.tokenizer, self.batch = policy, tokenizer, SCORING_BATCHES[-1]
+        self.scorers = [AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype) for folder in scorers]
 
+    def forget(self) -> None:
+        """Nothing stays anyway."""
+
+    @torch.inference_mode()
     def generate(self, chat: Conversation, n: int, greedy: bool = False) -> list[str]:
         """n replies, as text."""
         [ids] = tokenize_texts(self.tokenizer, [render(self.tokenizer, chat)])
-        rows = n if self.replicated or greedy else 1
-        inputs = torch.tensor([ids] * rows)
-        choice = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0, "num_return_sequences": n // rows}
+        inputs = torch.tensor([ids])
+        mask = torch.ones_like(inputs)
+        choice = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
         found = self.policy.generate(
-            input_ids=inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=NEW, eos_token_id=None,
-            pad_token_id=self.tokenizer.pad_token_id, **choice,
+            input_ids=inputs.repeat(n, 1), attention_mask=mask.repeat(n, 1), max_new_tokens=NEW, eos_token_id=None,
+            pad_token_id=self.tokenizer.pad_token_id, past_key_values=expanded_cache(self.policy, inputs, mask, n),
+            **choice,
         )  # fmt: skip
         return self.tokenizer.batch_decode(found[:, len(ids) :], skip_special_tokens=True)
 
     @torch.inference_mode()
     def score(self, chat: Conversation, replies: list[str]) -> list[torch.Tensor]:
-        """Scores of each scorer, batch after batch, padded on the right; all without the same oldest turns."""
+        """Scores of each scorer."""
         found = []
         for model in self.scorers:
             [fitted] = truncate(self.tokenizer, [chat], [replies], WINDOW)
-            rows, size = fitted.ids, 1 if self.replicated else self.batch
             scores = []
-            for start in range(0, len(rows), size):
-                inputs = self.tokenizer.pad({"input_ids": rows[start : start + size]}, return_tensors="pt")
+            for start in range(0, len(fitted.ids), self.batch):
+                rows = {"input_ids": fitted.ids[start : start + self.batch]}
+                inputs = self.tokenizer.pad(rows, return_tensors="pt")
                 scores.append(model(**inputs).logits[:, 0])
-            found.append(torch.cat(scores))
+            found.append(torch.cat(scores).float())
         return found
 
 
 class Ours:
     """LocalGenerator and HFScorer."""
 
-    def __init__(self, policy, tokenizer, scorers: list[Path]) -> None:
+    def __init__(self, policy, tokenizer, scorers: list[Path], dtype: torch.dtype) -> None:
         self.generator = LocalGenerator(policy, tokenizer)
-        self.scorers = [HFScorer.load(folder) for folder in scorers]
+        self.scorers = [HFScorer.load(folder, dtype=dtype) for folder in scorers]
 
     def forget(self) -> None:
         """Nothing of former turns stays."""
@@ -123,72 +132,79 @@ class Ours:
         return [scorer.score([chat] * len(replies), replies) for scorer in self.scorers]
 
 
-def turn(way: Any, chat: Conversation, n: int) -> None:
-    """The part of a turn that a user waits for."""
-    way.score(chat, way.generate(chat, n))
+Spent = dict[str, float]  # CPU seconds of a turn's two parts
 
 
-def session(way: Any, lines: list[str], replies: list[str], n: int) -> None:
+def turn(way: Any, chat: Conversation, n: int, spent: Spent) -> None:
+    """The part of a turn that a user waits for; adds its CPU seconds."""
+    began = time.process_time()
+    replies = way.generate(chat, n)
+    generated = time.process_time()
+    way.score(chat, replies)
+    spent["generate"] += generated - began
+    spent["score"] += time.process_time() - generated
+
+
+def session(way: Any, lines: list[str], replies: list[str], n: int, spent: Spent) -> None:
     """Ten turns; what was said before is the same for all ways."""
     turns: tuple[Turn, ...] = ()
     for line, reply in zip(lines, replies, strict=True):
         chat = Conversation((*turns, Turn("user", line)))
-        turn(way, chat, n)
+        turn(way, chat, n, spent)
         turns = (*chat.turns, Turn("bot", reply))
 
 
 def assert_alike(ways: dict[str, Any], chat: Conversation, lines: list[str], replies: list[str]) -> None:
-    """Greedy replies are equal, and scores within 1e-5, also where the session's windows cut."""
-    [first, *others] = ways.values()
+    """Greedy replies are equal in fp32, and scores alike, also where the session's windows cut."""
+    first = ways["transformers fp32"]
     greedy = first.generate(chat, 2, greedy=True)
+    assert ways["ours fp32"].generate(chat, 2, greedy=True) == greedy, "the greedy replies differ"
     mixed = first.generate(chat, 5)
     turns = tuple(
         t for line, reply in zip(lines, replies, strict=True) for t in (Turn("user", line), Turn("bot", reply))
     )
-    long = Conversation((*turns, Turn("user", "and now?")))
-    for other in others:
-        assert other.generate(chat, 2, greedy=True) == greedy, "the greedy replies differ"
-        for where in (chat, long):
-            for a, b in zip(first.score(where, mixed), other.score(where, mixed), strict=True):
-                torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    for where in (chat, Conversation((*turns, Turn("user", "and now?")))):
+        expected = first.score(where, mixed)
+        for name, way in ways.items():
+            for a, b in zip(expected, way.score(where, mixed), strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=TOLERANCES[name.split()[1]])
 
 
-def interleaved(work: dict[str, Callable[[], None]], before: Callable[[], None], repetitions: int) -> dict:
-    """Medians of CPU seconds by way, and how many times ours each of the others takes."""
-    seconds: dict[str, list[float]] = {name: [] for name in work}
-    for run in work.values():
-        before()
-        run()
+def interleaved(ways: dict[str, Any], work: Callable[[Any, Spent], None], repetitions: int) -> dict:
+    """Medians of CPU seconds by way and part, each side's with the quicker precision of each part, and the ratio."""
+    runs: dict[str, list[Spent]] = {name: [] for name in ways}
     for _ in range(repetitions):
-        for name, run in work.items():
-            before()
-            began = time.process_time()
-            run()
-            seconds[name].append(time.process_time() - began)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    return {
-        "medians": medians,
-        "ratios": {name: medians[name] / medians["ours"] for name in work if name != "ours"},
-        "seconds": seconds,
+        for name, way in ways.items():
+            way.forget()
+            runs[name].append({"generate": 0.0, "score": 0.0})
+            work(way, runs[name][-1])
+    medians = {
+        name: {part: statistics.median(spent[part] for spent in found) for part in ("generate", "score")}
+        for name, found in runs.items()
     }
+    best = {
+        side: sum(min(medians[f"{side} {dtype}"][part] for dtype in DTYPES) for part in ("generate", "score"))
+        for side in ("transformers", "ours")
+    }
+    return {"medians": medians, "best": best, "ratio": best["transformers"] / best["ours"], "seconds": runs}
 
 
-def best_batch(theirs: Theirs, chat: Conversation) -> int:
-    """The size at which batched scoring is quickest, tried once each on 64 replies."""
-    replies, spent = theirs.generate(chat, 64), {}
+def choose_batch(theirs: Theirs, chat: Conversation) -> None:
+    """Keep the size at which batched scoring is quickest, tried once each on 16 replies."""
+    replies, spent = theirs.generate(chat, 16), {}
     for size in SCORING_BATCHES:
         theirs.batch = size
         began = time.process_time()
         theirs.score(chat, replies)
         spent[size] = time.process_time() - began
-    return min(spent, key=lambda size: spent[size])
+    theirs.batch = min(spent, key=lambda size: spent[size])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="*", default=[4, 16, 64])
-    parser.add_argument("--sessions", type=int, nargs="*", default=[4, 16], help="N of the sessions")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--sessions", type=int, nargs="*", default=[], help="N of the sessions, which take longer")
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data/hh-rlhf-harmless")
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/best_of_n.json")
@@ -198,46 +214,39 @@ def main() -> None:
         os.sched_setaffinity(0, {arguments.core})
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        policy, home, scorers, texts = build(arguments.data, Path(folder))
+        home, scorers, texts = build(arguments.data, Path(folder))
         tokenizer = load_tokenizer(str(home))
-        ours = Ours(policy, tokenizer, scorers)
-        ways = {
-            "original": Theirs(policy, tokenizer, scorers, replicated=True),
-            "transformers": Theirs(policy, tokenizer, scorers, replicated=False, batch=16),
-            "ours": ours,
-        }
-        chat = context_of(tokenizer, texts, CONTEXT)
-        words = " ".join(chat.turns[-1].text.split()).split()
-        lines = [" ".join(words[:OPENING]), *(" ".join(words[10 * i : 10 * i + 15]) for i in range(1, TURNS))]
-        replies = ways["transformers"].generate(chat, TURNS)
-        assert_alike(ways, chat, lines, replies)
-        ways["transformers"].batch = best_batch(ways["transformers"], chat)
-        record = {
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "machine": describe_machine(),
-            "context": CONTEXT, "new_tokens": NEW, "scoring_batch": ways["transformers"].batch,
-            "turn": {}, "session": {},
-        }  # fmt: skip
-        if arguments.output.exists():  # turns and sessions may be measured one after the other
-            before = json.loads(arguments.output.read_text())
-            record |= {kind: before[kind] for kind in ("turn", "session")}
-        print(f"{'':16} {'original':>10} {'transformers':>12} {'ours':>8}   ratios   (CPU seconds, medians)")
-        for kind, ns, work in (
-            ("turn", arguments.n, lambda way, n: turn(way, chat, n)),
-            ("session", arguments.sessions, lambda way, n: session(way, lines, replies, n)),
-        ):
-            for n in ns:
-                found = interleaved(
-                    {name: lambda way=way, n=n, work=work: work(way, n) for name, way in ways.items()},
-                    ours.forget, arguments.repetitions if kind == "turn" else max(1, arguments.repetitions // 2),
-                )  # fmt: skip
-                record[kind][str(n)] = found
-                m, r = found["medians"], found["ratios"]
-                print(
-                    f"{kind:8} N={n:<5} {m['original']:>10.2f} {m['transformers']:>12.2f} {m['ours']:>8.2f}   "
-                    f"{r['original']:.2f} {r['transformers']:.2f}",
-                    flush=True,
-                )
+        ways: dict[str, Any] = {}
+        for name, dtype in DTYPES.items():
+            policy = AutoModelForCausalLM.from_pretrained(home, dtype=dtype)
+            ways[f"transformers {name}"] = Theirs(policy, tokenizer, scorers, dtype)
+            ways[f"ours {name}"] = Ours(policy, tokenizer, scorers, dtype)
+    chat = context_of(tokenizer, texts, CONTEXT)
+    words = " ".join(chat.turns[-1].text.split()).split()
+    lines = [" ".join(words[:OPENING]), *(" ".join(words[10 * i : 10 * i + 15]) for i in range(1, TURNS))]
+    replies = ways["transformers fp32"].generate(chat, TURNS)
+    assert_alike(ways, chat, lines, replies)
+    peers = {name: way for name, way in ways.items() if isinstance(way, Theirs)}
+    for way in peers.values():
+        choose_batch(way, chat)
+    record = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+        "context": CONTEXT, "new_tokens": NEW, "scoring_batch": {name: way.batch for name, way in peers.items()},
+        "turn": {}, "session": {},
+    }  # fmt: skip
+    print("CPU seconds of generation + scoring, medians; scoring in batches of", record["scoring_batch"])
+    print(f"{'':14}" + "".join(f"{name:>20}" for name in ways), "ratio of each side's quicker precisions")
+    for kind, ns, work in (
+        ("turn", arguments.n, lambda way, n, spent: turn(way, chat, n, spent)),
+        ("session", arguments.sessions, lambda way, n, spent: session(way, lines, replies, n, spent)),
+    ):
+        for n in ns:
+            found = interleaved(ways, lambda way, spent, n=n, work=work: work(way, n, spent), arguments.repetitions)
+            record[kind][str(n)] = found
+            parts = [f"{m['generate']:.2f} + {m['score']:.2f}" for m in found["medians"].values()]
+            print(f"{kind:8} N={n:<4}" + "".join(f"{part:>20}" for part in parts), f"{found['ratio']:.2f}", flush=True)
+    record["load_average_at_end"] = os.getloadavg()[0]
     arguments.output.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -136,8 +136,9 @@ def engage(method: str, seed: int, folder: Path, demo: Path) -> dict[str, Any]:
     curve: Rows = []
     for row, following in zip(found, [*found[1:], found[-1]], strict=True):
         if "eval/eval_scorer" in row:
-            # the policy that was evaluated samples the next iteration; after the last there is none
-            point = {"update": row["step"], "tokens": row["tokens"], "kl": following["kl/reference"]}
+            # the policy that was evaluated samples the next iteration, which without a penalty has no KL
+            kl = following.get("kl/reference", row["kl/reference"])
+            point = {"update": row["step"], "tokens": row["tokens"], "kl": kl}
             gain = paired_gain(run, "eval_scorer", len(curve) + 1)
             curve.append(point | {"reward": row["eval/reward/mean"], **gain})
     return {"seed": seed, "cpu_seconds": seconds, "curve": curve}

@@ -232,7 +232,8 @@ class LimitConfig:
     """Limits beyond which a run ends as collapsed."""
 
     max_kl: Annotated[float, Range(0, MOST_SCORE, hint="0 never stops")] = 100.0
-    """nats per reply from the reference above which the run stops as collapsed; 0: never"""
+    """nats per reply from the reference above which the run stops as collapsed; without a KL penalty they are measured
+    in the first iteration and before evaluations only; 0: never"""
     min_reward: Annotated[float | None, Range(-MOST_SCORE, MOST_SCORE, also=(None,), hint="none never stops")] = None
     """mean reward below which the run stops as collapsed; None: never"""
     min_length: Annotated[float, Range(0, 1, below=True, hint="a share of the first length, 0 never stops")] = 0.1

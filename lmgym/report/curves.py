@@ -227,11 +227,15 @@ def points_of(run: RunFiles, names: str) -> Points:
     """
     for name in names.split("|"):
         if series := run.series(name):
-            if name == KL:
-                updates = [0, *(update for update, _ in series)]
-                series = [(update, value) for update, (_, value) in zip(updates, series, strict=False)]
-            return _with_interval(run, name, series)
+            return _with_interval(run, name, _before_updates(run, series) if name == KL else series)
     return []
+
+
+def _before_updates(run: RunFiles, series: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """A series of iterations, each placed where the iteration before it ended: that may have another metric only."""
+    steps = sorted({0, *(line["step"] for line in run.metrics)})
+    before = dict(zip(steps[1:], steps, strict=False))
+    return [(before[update], value) for update, value in series]
 
 
 def _with_interval(run: RunFiles, name: str, series: Sequence[tuple[int, float]]) -> Points:
@@ -268,13 +272,13 @@ def over_optimisation_series(run: RunFiles) -> dict[str, Points]:
 
 def _distances(run: RunFiles) -> dict[int, float]:
     """sqrt(KL) of the policy after so many updates. A line's KL is of the replies before its updates, so that the next
-    line has that of the policy that was evaluated; only the last evaluation has the KL of its own line.
+    line has that of the policy that was evaluated. Where that has none, as at the end or without a KL penalty, it is
+    that of the evaluation's own line.
     """
     series = run.series("kl/sqrt_reference")
     if len(series) < 2:  # one iteration: its KL is of the policy before all updates
         return {}
-    updates, values = [0, *(update for update, _ in series)], [value for _, value in series]
-    return dict(zip(updates, [*values, values[-1]], strict=True))
+    return dict(series) | dict(_before_updates(run, series))
 
 
 def over_optimisation_chart(series: Mapping[str, Points]) -> Panel:
@@ -282,7 +286,8 @@ def over_optimisation_chart(series: Mapping[str, Points]) -> Panel:
     about = (
         "Each point is an evaluation. As the policy moves away from its reference, the reward that it is trained on "
         "rises; where a watched scorer turns down, the policy has begun to exploit the reward: stop there. The last "
-        "point is at the distance before its iteration's updates, the last that was measured."
+        "point, and without a KL penalty each, is at the distance before its iteration's updates, the last that was "
+        "measured."
     )
     chart = scatter_path(series, "√KL to the reference", "gain, in standard deviations at the start")
     trained, watched = "The reward that the policy is trained on.", "A score that the policy is not trained on."

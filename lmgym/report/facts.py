@@ -60,17 +60,18 @@ def cards(run: RunFiles) -> list[Card]:
 def _card(run: RunFiles, label: str, name: str, points: Points) -> Card:
     update, value, *ends = kept(run, points)
     if name == KL and not update:
-        return Card(label, "–", about=definition(name), note="not measured after the only iteration")
+        return Card(label, "–", about=definition(name), note="measured before the first update only")
     before = points[0][1] if len(points) > 1 and name not in (KL, SAME_BEFORE) else None
     note = f"95%: {figure(ends[0])} to {figure(ends[1])}" if ends else ""
     if name == KL:
-        note = f"after update {update:,.0f}, the last measured"
+        note = f"after update {update:,.0f}{', the last measured' * (update == points[-1][0])}"
     return Card(label, figure(value), figure(before) if before is not None else "", definition(name), note)
 
 
 def kept(run: RunFiles, points: Points) -> tuple[float, ...]:
-    """The point of the model that is kept: that of the best evaluation, or the last."""
-    return next((point for point in points if point[0] == run.kept_update), points[-1])
+    """The point of the model that is kept: that of the best evaluation or the one before it, or the last."""
+    until = points[-1][0] if run.kept_update is None else run.kept_update
+    return next((point for point in reversed(points) if point[0] <= until), points[-1])
 
 
 def few_prompts(run: RunFiles) -> int:

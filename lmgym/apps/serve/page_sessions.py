@@ -270,7 +270,7 @@ def votes_of(sessions: Iterable[Saved]) -> list[Game]:
     votes: dict[tuple[Any, ...], Game] = {}
     for saved in sessions:
         for exchange in saved.content.exchanges.values():
-            texts = sorted(candidate.text for candidate in exchange.candidates)
+            texts = [exchange.prompt.turns[-1].text, *sorted(candidate.text for candidate in exchange.candidates)]
             if (vote := vote_of(exchange)) is not None:
                 votes.setdefault((saved.content.conversation_id, exchange.id, *texts), vote)
     return list(votes.values())

@@ -115,6 +115,23 @@ def test_the_kl_is_placed_before_the_updates_of_its_iteration(tmp_path: Path) ->
     assert '16</span> <span class="note">after update 3, the last measured' in page
 
 
+def test_a_kl_that_few_iterations_measure_is_placed_before_their_own_updates(tmp_path: Path) -> None:
+    """Without a KL penalty the reference runs in the first iteration and before evaluations only."""
+    run = ppo_run(tmp_path, updates=6)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        unwanted = {1: "eval/", 2: ("kl/", "eval/"), 4: ("kl/", "eval/"), 5: ("kl/", "eval/")}.get(row["step"], "no")
+        for name in [name for name in row if name.startswith(unwanted)]:
+            del row[name]
+    lines(run / "metrics.jsonl", rows)
+    found = panels(run)
+    assert points(found["kl"], "KL") == [(0, 1), (2, 9), (5, 36)]
+    reward = points(found["over_optimisation"], "reward, optimised")
+    assert [(x, y) for x, y, *_ in reward] == [(1, 0), (3, 1.5), (6, 3)], "at sqrt(KL) before updates 3 and 6"
+    (run / "evaluation.json").write_text(json.dumps({"best_metric": "monitor/gold", "update": 3}))
+    assert '9</span> <span class="note">after update 2<' in " ".join(report_page(run).split())
+
+
 def test_what_one_iteration_measures_once_is_a_figure_and_its_kl_is_none(tmp_path: Path) -> None:
     run = ppo_run(tmp_path, updates=1)
     found = panels(run)
@@ -124,7 +141,7 @@ def test_what_one_iteration_measures_once_is_a_figure_and_its_kl_is_none(tmp_pat
     assert ("KL to the reference", "1", "0") in found["once"].table.rows
     assert "reward" in found  # two evaluations are a line
     page = " ".join(report_page(run).split())
-    assert '–</span> <span class="note">not measured after the only iteration' in page
+    assert '–</span> <span class="note">measured before the first update only' in page
 
 
 def test_replies_stand_side_by_side_and_episodes_have_their_advantages(tmp_path: Path) -> None:

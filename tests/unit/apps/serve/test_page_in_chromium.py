@@ -284,10 +284,12 @@ def test_an_earlier_session_is_continued_from_the_list(address) -> None:
 def test_the_page_asks_for_the_token_once_and_says_when_it_is_wrong(tmp_path: Path) -> None:
     with serve_page(POLICIES, {}, tmp_path, token="open sesame".replace(" ", "-")) as url, open_page(url) as opened:
         page = opened.page
-        for token in ("wrong", "open-sesame"):
+        for token, says_wrong in (("wrong", False), ("open-sesame", True)):
             expect(page.get_by_test_id("token-dialog")).to_be_visible()
+            expect(page.locator("#token .error")).to_be_visible(visible=says_wrong)
             page.get_by_test_id("token").fill(token)
             page.keyboard.press("Enter")
+        expect(page.get_by_test_id("message")).to_be_focused()
         say(page, "hello")
         replies(page, 4)
         page.reload()

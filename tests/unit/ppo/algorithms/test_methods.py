@@ -68,6 +68,7 @@ def test_every_setting_is_read_by_some_method_and_the_critics_by_ppo_alone() -> 
     assert set.intersection(*unread.values()) == {"action_scores"}, "which a policy over actions reads"
     assert all(readers(name) for name in set.union(*unread.values()) - CRITIC - {"action_scores"})
     assert [name for name in NAMES if not CRITIC & unread[name]] == ["ppo"]
+    assert [name for name in NAMES if "reuse_logprobs" in unread[name]] == ["ppo"]
 
 
 def test_the_group_and_the_field_called_method_and_critic_are_told_apart() -> None:
