@@ -290,12 +290,14 @@ def long_rows_note(config: PPOConfig, tokenizer, tasks: Sequence[Task]) -> list[
     ]
 
 
-def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int) -> MemoryEstimate:
+def estimate_run(
+    config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int, counts: WeightCounts | None = None
+) -> MemoryEstimate:
     """Bytes per device, for prompts of at most `longest` tokens: policy, critic, reference, sampling weights, the
     larger of an update's activations and the sampler's cache, and the frozen layers' states.
 
     Rows are as long as the longest prompt and a reply, not as the context: with Qwen3's of 40,960 tokens a run of short
-    chats would be refused on any GPU.
+    chats would be refused on any GPU. `counts` are those of `count_trained`, if they are known.
     """
     settings, rollout, method = config.policy, config.rollout, config.method
     model, precision = load_config(settings.model, settings.trust_remote_code), settings.precision
@@ -303,7 +305,7 @@ def estimate_run(config: PPOConfig, deepspeed: dict | None, longest: int, ranks:
     row = min(context_length(model), prompt + rollout.max_new_tokens)
     size, o = 4 if precision == "fp32" else 2, config.optimizer
     tokens, learned = o.batch_tokens(row), o.batch_tokens(rollout.max_new_tokens)  # of a micro-batch
-    counts = count_trained(config, model)
+    counts = counts or count_trained(config, model)
     layers = min(method.num_layers_unfrozen, layer_count(model)) if method.num_layers_unfrozen > 0 else None
 
     engine, logits = deepspeed is not None, most_logits(model, learned)

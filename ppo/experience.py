@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 4  # micro-batches per forward: no activations are kept for a bac
 
 @dataclass(frozen=True)
 class LogprobMismatch:
-    """How far the trainer's log-probabilities are from the sampler's before any update, over all ranks."""
+    """Distances of the trainer's log-probabilities from the sampler's before any update, over all ranks."""
 
     mean: float
     """of the absolute differences, nats per token"""

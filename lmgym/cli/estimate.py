@@ -86,7 +86,7 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
 
         prompt, rollout = config.rollout.max_prompt or USUAL_PROMPT, config.rollout
         counts = count_trained(config, model)
-        memory = estimate_run(config, deepspeed, prompt, ranks)
+        memory = estimate_run(config, deepspeed, prompt, ranks, counts)
         rows = (
             f"{rollout.num_rollouts} replies of {rollout.max_new_tokens} tokens to prompts of {prompt}, "
             f"{_micro_batch(config.optimizer)} a micro-batch"
@@ -96,7 +96,7 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
         tokens = config.optimizer.batch_tokens(config.data.max_length * replies)
         causal = form.stage != "reward"
         counts = count_weights(model, settings, causal)
-        memory = estimate_memory(model, tokens, settings, deepspeed, ranks, causal)
+        memory = estimate_memory(model, tokens, settings, deepspeed, ranks, causal, counts=counts)
         rows = f"{config.optimizer.micro_batch * replies} row(s) of {config.data.max_length} tokens a micro-batch"
         if config.optimizer.tokens_per_micro_batch:
             rows = f"row(s) of {config.data.max_length} tokens, {_micro_batch(config.optimizer)} a micro-batch"

@@ -45,17 +45,19 @@ def estimate_memory(
     ranks: int,
     causal: bool = False,
     learned: int | None = None,
+    counts: "WeightCounts | None" = None,
 ) -> MemoryEstimate:
     """Bytes per device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
 
     A causal model also has logits, for `learned` of the tokens (None: all) and of CHUNK_LOGITS at most at a time.
+    `counts` are those of `count_weights`, if they are known.
 
     In mixed precision DeepSpeed holds 2 bytes per weight and gradient, and 12 per trained weight for its fp32 master
     and moments; fp32, and autocast without DeepSpeed, hold 4, 4 and 8. Stage 1 shards the optimizer, 2 also the
     gradients, 3 also the weights (Rajbhandari et al. 2019, section 3.1); offload moves the optimizer (at stage 3 also
     the weights) to the host.
     """
-    counts = count_weights(model_config, settings, causal)
+    counts = counts or count_weights(model_config, settings, causal)
     memory = weight_memory(counts, settings.precision, deepspeed, ranks)
     if settings.bits:
         memory = replace(memory, weights=quantized_bytes(counts, model_config, settings, causal))

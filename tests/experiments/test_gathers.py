@@ -1,4 +1,4 @@
-"""What ZeRO-3 gathers on two ranks, one of which has no token: a head once in each direction, weights in buckets."""
+"""ZeRO-3's gathers on two ranks, one of which has no token: a head once in each direction, weights in buckets."""
 
 import json
 from pathlib import Path

@@ -108,22 +108,8 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
     assert_as_uninterrupted(folder, whole(engine))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["plain", "zero2", "zero3"])
-def test_so_does_one_with_micro_batches_by_tokens(engine: str, asked: Words, tmp_path: Path) -> None:
-    wanted, folder, changes = tmp_path / "whole", tmp_path / "run", {"tokens_per_micro_batch": 100}
-    done = run(asked(engine, wanted, **changes), **NOISY)
-    assert done.returncode == 0, done.stderr[-3000:]
-    kill(asked(engine, folder, **changes), folder, 8, 0, delay=0.4)
-    done = run(asked(engine, folder, **changes), **NOISY)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert_as_uninterrupted(folder, wanted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["plain", "zero2", "zero3"])
-def test_so_does_one_whose_groups_are_refilled(engine: str, asked: Words, tmp_path: Path) -> None:
-    changes = {"method": "grpo", "num_generations": 4, "max_refills": 2, "kl_in": "loss", "entropy_coef": 0.01}
+def assert_killed_run_ends_as_whole(asked: Words, engine: str, tmp_path: Path, **changes: object) -> None:
+    """A run with these settings that is killed and started again is one that was not."""
     wanted, folder = tmp_path / "whole", tmp_path / "run"
     done = run(asked(engine, wanted, **changes), **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -131,6 +117,19 @@ def test_so_does_one_whose_groups_are_refilled(engine: str, asked: Words, tmp_pa
     done = run(asked(engine, folder, **changes), **NOISY)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_as_uninterrupted(folder, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "zero2", "zero3"])
+def test_so_does_one_with_micro_batches_by_tokens(engine: str, asked: Words, tmp_path: Path) -> None:
+    assert_killed_run_ends_as_whole(asked, engine, tmp_path, tokens_per_micro_batch=100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["plain", "zero2", "zero3"])
+def test_so_does_one_whose_groups_are_refilled(engine: str, asked: Words, tmp_path: Path) -> None:
+    changes = {"method": "grpo", "num_generations": 4, "max_refills": 2, "kl_in": "loss", "entropy_coef": 0.01}
+    assert_killed_run_ends_as_whole(asked, engine, tmp_path, **changes)
 
 
 @pytest.mark.slow

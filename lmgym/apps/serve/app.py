@@ -12,6 +12,7 @@ import asyncio
 import base64
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from lmgym.apps.serve.bodies import (
     read_texts,
 )
 from lmgym.apps.serve.guard import Refusal
+from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.runs import read_asking
 from lmgym.apps.serve.runs_page import runs_page
 from lmgym.apps.serve.served_scorers import Opinion, ServedScorer
@@ -47,9 +49,11 @@ CLIENT = Path(__file__).with_name("lmgym_client.py")
 
 def make_app(service: Service, token: str) -> FastAPI:
     """The application; `token` is that of the server, without which nobody may reload over HTTP."""
-    # the pages of Swagger load scripts from elsewhere
-    app = FastAPI(title="lmgym rewards", version=__version__, docs_url=None, redoc_url=None)
-    add_errors(app)
+
+    def gauges() -> dict[str, float]:
+        return {"lmgym_queue_replies": service.batcher.waiting, "lmgym_queue_capacity": service.limits.queue}
+
+    app = new_app("lmgym rewards", service.metrics, gauges)
     _add_dialects(app, service)
     _add_operations(app, service, token)
     return app
@@ -113,20 +117,11 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
 def _add_operations(app: FastAPI, service: Service, token: str) -> None:
     """Routes for who runs the server."""
 
-    @app.get("/health")
-    async def health():
-        return {"status": "ok", "version": __version__}
-
     @app.get("/ready")
     async def ready():
         if not service.batcher.is_alive:
             raise Refusal(503, "the thread that scores has ended; start the server again", 10)
         return {"status": "ready", "scorers": service.info}
-
-    @app.get("/metrics")
-    async def metrics():
-        gauges = {"lmgym_queue_replies": service.batcher.waiting, "lmgym_queue_capacity": service.limits.queue}
-        return PlainTextResponse(service.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
     @app.get("/runs")
     async def runs():
@@ -154,7 +149,24 @@ def _add_operations(app: FastAPI, service: Service, token: str) -> None:
         return {"status": "reloaded", "scorers": service.info}
 
 
-def add_errors(app: FastAPI) -> None:
+def new_app(title: str, metrics: Metrics, gauges: Callable[[], Mapping[str, float]]) -> FastAPI:
+    """An application with the errors, health and metrics of every server here."""
+    # the pages of Swagger load scripts from elsewhere
+    app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None)
+    _add_errors(app)
+
+    @app.get("/health")
+    async def health():
+        return {"status": "ok", "version": __version__}
+
+    @app.get("/metrics")
+    async def counted():
+        return PlainTextResponse(metrics.text(gauges()), media_type="text/plain; version=0.0.4")
+
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
     """Every error as one line of words in the form of OpenAI's and vLLM's servers."""
 
     def answer(refusal: Refusal) -> JSONResponse:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 
-from lmgym import __version__
-from lmgym.apps.serve.app import add_errors
+from lmgym.apps.serve.app import new_app
 from lmgym.apps.serve.chat_models import ChatModels, ChatOptions, load_models
 from lmgym.apps.serve.completions import Answer, ChatCompletion, Writer, answer, read_completion
 from lmgym.apps.serve.guard import Refusal
@@ -43,17 +42,18 @@ def serve_chat(
 
 def make_chat_app(models: ChatModels, sessions_folder: str | Path) -> FastAPI:
     """The application; the page keeps its sessions in a folder."""
-    # the pages of Swagger load scripts from elsewhere
-    app = FastAPI(title="lmgym chat", version=__version__, docs_url=None, redoc_url=None)
-    add_errors(app)
+
+    def gauges() -> dict[str, float]:
+        return {"lmgym_queue_requests": models.waiting, "lmgym_queue_capacity": models.queue}
+
+    app = new_app("lmgym chat", models.metrics, gauges)
     _add_completions(app, models)
-    _add_operations(app, models)
     add_page(app, models, sessions_folder)
     return app
 
 
 def _add_completions(app: FastAPI, models: ChatModels) -> None:
-    """The routes that clients of OpenAI call."""
+    """The routes that clients of OpenAI call, and `/ready`."""
     started = int(time.time())
 
     def listing(name: str) -> dict[str, Any]:
@@ -81,6 +81,10 @@ def _add_completions(app: FastAPI, models: ChatModels) -> None:
     async def list_models():
         return {"object": "list", "data": [listing(name) for name in models.policies]}
 
+    @app.get("/ready")
+    async def ready():
+        return {"status": "ready", "policies": list(models.policies), "scorers": list(models.judges)}
+
     @app.get("/v1/models/{name:path}")
     async def one_model(name: str):
         return listing(models.find(name))
@@ -102,20 +106,3 @@ async def _events(job: "asyncio.Future[Answer]", writer: Writer, with_usage: boo
     for row in rows:
         yield f"data: {json.dumps(row)}\n\n"
     yield "data: [DONE]\n\n"
-
-
-def _add_operations(app: FastAPI, models: ChatModels) -> None:
-    """Routes for who runs the server."""
-
-    @app.get("/health")
-    async def health():
-        return {"status": "ok", "version": __version__}
-
-    @app.get("/ready")
-    async def ready():
-        return {"status": "ready", "policies": list(models.policies), "scorers": list(models.judges)}
-
-    @app.get("/metrics")
-    async def metrics():
-        gauges = {"lmgym_queue_requests": models.waiting, "lmgym_queue_capacity": models.queue}
-        return PlainTextResponse(models.metrics.text(gauges), media_type="text/plain; version=0.0.4")

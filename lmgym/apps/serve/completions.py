@@ -50,7 +50,7 @@ class BestOf(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """How a stream ends."""
+    """Options of the end of a stream."""
 
     include_usage: bool | None = None
 

@@ -28,7 +28,7 @@ CHAT, ARENA = "chat", "arena"
 
 
 class PageSession:
-    """What a browser does: a chat, an arena and the settings of both. `lock` is held by whoever uses them."""
+    """A browser's chat and arena, and the settings of both. `lock` is held while they are used."""
 
     def __init__(self, models: ChatModels, folder: Path) -> None:
         self.models, self.folder = models, folder
@@ -100,7 +100,7 @@ class PageSession:
         return replies
 
     def settings(self) -> dict[str, Any]:
-        """What the controls show."""
+        """The values that the controls show."""
         sampling = self.sampling(self.policy)
         return {
             "policy": self.policy,

@@ -57,7 +57,7 @@ def exchange_view(exchange: Exchange) -> dict[str, Any]:
 
 
 def why_view(session: ChatSession, number: int) -> dict[str, Any]:
-    """What each scorer read of a candidate, and its score beside that of an empty reply, as `%why` shows them."""
+    """The text that each scorer read of a candidate, and its score beside an empty reply's, as `%why` shows them."""
     session.refuse_open()
     place, exchange = session.place(number), session.last
     rows = []

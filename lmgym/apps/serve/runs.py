@@ -233,7 +233,7 @@ def weights_of(scorers: Mapping[str, ServedScorer]) -> dict[str, str]:
 
 
 def _figures(name: str, opinion: Opinion) -> dict[str, float]:
-    """What a scorer says of a reply, under the names that OpenRLHF's logs have too."""
+    """Figures of a scorer's opinion of a reply, under the names that OpenRLHF's logs have too."""
     found = {name: opinion.score}
     if opinion.z is not None:
         found[f"{name}/z"] = opinion.z  # the distance from its reference replies

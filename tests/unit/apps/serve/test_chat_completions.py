@@ -51,7 +51,7 @@ def client(chat_server: RewardServer) -> openai.OpenAI:
 
 
 def scored(folder: Path, scorer: Path, replies: list[str]) -> list[float]:
-    """What `lmgym score` says of the replies to HELLO."""
+    """Scores of the replies to HELLO by `lmgym score`."""
     rows = folder / "rows.jsonl"
     messages = ([*HELLO, {"role": "assistant", "content": reply}] for reply in replies)
     rows.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in messages))

@@ -35,7 +35,7 @@ def make_models():
 
 
 def together(*jobs: Coroutine[Any, Any, Any]) -> list[Any]:
-    """What each job gave or raised."""
+    """The result of each job, or the error that it raised."""
 
     async def gather() -> list[Any]:
         return await asyncio.gather(*jobs, return_exceptions=True)

@@ -73,7 +73,7 @@ def replies_of(step: int, exploits: bool) -> tuple[list[str], list[str]]:
 
 
 def train(client: Client, exploits: bool, scorer: str | None = None, steps: int = STEPS) -> dict[str, list[float]]:
-    """What TRL would log of a run."""
+    """The metrics that TRL would log of a run."""
     logged: dict[str, list[float]] = {}
     reward = trl_reward(scorer, client)
     for step in range(steps):
