@@ -263,12 +263,13 @@ def test_waits_between_tries_double_up_to_a_bound(serve, monkeypatch: pytest.Mon
 
 
 WAITING = """
-import sys, threading, time
+import signal, sys, threading, time
 from lmgym.generation import model_server
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.text import Conversation, Turn
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 model_server.FIRST_WAIT = model_server.LONGEST_WAIT = 600
 try:
     generator = ServedGenerator(sys.argv[1], "tiny", n_in_one_request=False)

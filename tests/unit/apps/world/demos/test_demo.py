@@ -5,8 +5,8 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,22 +141,41 @@ def test_steps_are_numbered_and_their_commands_and_output_are_in_a_log_each(
     assert [line.partition(" ")[0] for line in again[1:]] == ["[1/8]", "[2/8]", "[3/8]"]
 
 
-def test_an_interrupted_demo_waits_for_its_step_and_says_that_it_continues(tmp_path: Path, monkeypatch, capsys) -> None:
-    saves = "import signal, time; end = lambda *_: (time.sleep(2), print('saved'), sys.exit(75)); "
-    saves += "signal.signal(signal.SIGINT, end); "
-    saves += "import os; pathlib.Path(sys.argv[1] + '.pid').write_text(str(os.getpid())); time.sleep(600)"
-    monkeypatch.setattr(demo, "_steps", lambda *_: scripted(tmp_path, saves))
+INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from lmgym.apps.world.demos import toy
+from lmgym.apps.world.demos.steps import DemoStep
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+world = Path(sys.argv[1]) / "world"
+toy._steps = lambda *_: [DemoStep("world", [sys.executable, "-c", sys.argv[2], str(world)], world)]
+sys.exit(toy.run_demo(sys.argv[1], 0))
+"""
+SAVES = """
+import os, pathlib, signal, sys, time
+
+def end(*_):
+    time.sleep(2)
+    print("saved")
+    sys.exit(75)
+
+signal.signal(signal.SIGINT, end)
+pathlib.Path(sys.argv[1] + ".pid").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def test_an_interrupted_demo_waits_for_its_step_and_says_that_it_continues(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), SAVES]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     pid = tmp_path / "world.pid"
-
-    def interrupt() -> None:  # as a terminal does: the command and this process
-        wait_until(lambda: pid.is_file() and pid.read_text() != "")
-        os.kill(int(pid.read_text()), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    assert run_demo(str(tmp_path), 0) == 130
+    wait_until(lambda: pid.is_file() and pid.read_text() != "")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the demo and its step
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, error
     assert (tmp_path / "logs/world.log").read_text().endswith("saved\n")
-    assert "the same command continues" in capsys.readouterr().err
+    assert "the same command continues" in error
 
 
 def test_every_step_has_a_description(tmp_path: Path) -> None:
