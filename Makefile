@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# the environment of vLLM (3.4 GB) for the tests that start it; VLLM=no leaves them out
+VLLM ?= yes
+LMGYM_VLLM ?= $(CURDIR)/build/vllm
 # two ranks on two cores: one thread each
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -30,9 +33,13 @@ test: $(VENV)/.installed-dev  ## what CI runs
 	$(PYTEST) -m "not slow"
 
 test-full: export LMGYM_FAMILIES_TABLE = docs/families.md
-test-full: $(VENV)/.installed-dev  ## everything, slow launches and quantised weights too; writes docs/families.md
+ifneq ($(VLLM),no)
+test-full: export LMGYM_VLLM := $(LMGYM_VLLM)
+endif
+test-full: $(VENV)/.installed-dev  ## everything, slow launches, quantised weights and vLLM too; writes docs/families.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check bitsandbytes==0.50.2
 	test -x build/schemathesis/bin/schemathesis || (python3 -m venv build/schemathesis && build/schemathesis/bin/pip install --quiet schemathesis==4.32.5)
+	test "$(VLLM)" = no || $(BIN)/lmgym engine setup --yes --folder "$(LMGYM_VLLM)"
 	$(PYTEST) -rap --durations=15 -m "not slow"; quick=$$?; $(PYTEST) -rap --durations=15 -m slow; exit $$((quick + $$?))
 
 lint: $(VENV)/.installed-dev  ## style, types

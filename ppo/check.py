@@ -1,6 +1,7 @@
 """The check of a PPO run: all that can be refused before weights are loaded, and the plan that follows from it."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.random_state import seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.environments.protocol import Task
-from lmgym.errors import InputError
+from lmgym.errors import InputError, shown
 from lmgym.generation.prompt_fitting import (
     distinct_prompts,
     fit_prompts,
@@ -23,6 +24,7 @@ from lmgym.generation.prompt_fitting import (
     prompt_lengths,
     room_for_prompts,
 )
+from lmgym.generation.vllm_server import vllm_python
 from lmgym.models.activations import activation_bytes, empty_model
 from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
 from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
@@ -42,6 +44,7 @@ from lmgym.models.memory import (
     quantized_bytes,
     weight_memory,
 )
+from lmgym.models.sources import base_of_adapter
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.text import flat_template_note
@@ -52,6 +55,7 @@ from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
+from ppo.engine_sampler import FOREIGN, OWN
 from ppo.experience import ROWS_AT_ONCE
 from ppo.opponents import check_opponents
 from ppo.task_setups import Prepare, TaskSetup, check_setup
@@ -129,7 +133,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     check_run_memory(config, deepspeed, tokenizer, tasks)
     iterations = count_iterations(config, setup)
     notes += [*flat_template_note(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
-    notes += [*unread_notes(config), *long_rows_note(config, tokenizer, tasks)]
+    notes += [*config.sampler_notes, *unread_notes(config), *long_rows_note(config, tokenizer, tasks)]
     room, capabilities = prompt_room(config, context), check_capabilities(config.capabilities, deepspeed)
     return Plan(config, deepspeed, tokenizer, setup, room, iterations, notes, capabilities)
 
@@ -139,6 +143,8 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
     check_shared_settings(config, config.policy)
     check_eval_size(config.rollout.eval_size, "prompts")
     config.sampling  # noqa: B018 - checks its own ranges
+    config.refuse_unfit_ahead()
+    check_engine(config)
     method, algorithm, adapts = config.method, config.algorithm, config.method.target is not None
     rollouts, batch, group = config.rollout.num_rollouts, config.optimizer.global_batch, algorithm.num_generations
     unfrozen, lora, horizon = method.num_layers_unfrozen, config.policy.lora_rank, MOST_CHANGE * rollouts
@@ -168,6 +174,39 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
     for message, broken in rules.items():
         if broken:
             raise InputError(message)
+
+
+def check_engine(config: PPOConfig) -> None:
+    """Raises InputError for an engine that is not known, and for what one outside this process cannot do."""
+    engine, own = config.engine.engine, "lmgym's own engine: leave --engine out"
+    if engine is None:
+        return
+    if engine != OWN and not engine.startswith(FOREIGN):
+        raise InputError(
+            f"--engine {shown(engine)}; needed: vllm, vllm:URL[,URL] as in vllm:http://127.0.0.1:8000, or {own}: other "
+            "servers give no log-probabilities by token ids and take no weights"
+        )
+    rollout, policy = config.rollout, config.policy
+    neutral = rollout.top_k == 0 and rollout.top_p == 1 and rollout.repetition_penalty == 1
+    rules = {
+        "--policy_over actions, which reads the model's own log-probabilities": rollout.policy_over == "actions",
+        "--capabilities, which are tested in this process: lmgym eval tests the result": bool(
+            config.capabilities.capabilities
+        ),
+        "--top_k, --top_p or --repetition_penalty, after which vLLM gives its log-probabilities": not neutral,
+        f"--bits {policy.bits}, whose weights vLLM does not have": policy.bits != 0,
+        "--precision fp16; use bf16": policy.precision == "fp16",
+        "--modules_to_save, which vLLM's adapters do not have": bool(policy.lora_rank and policy.modules_to_save),
+        "a policy that is an adapter; save the merged model first": base_of_adapter(policy.model) is not None,
+        "several machines, where vllm is of one of them alone; start lmgym engine serve and name vllm:URL": (
+            engine == OWN and int(os.environ.get("LOCAL_WORLD_SIZE", world_size())) < world_size()
+        ),
+    }
+    for what, found in rules.items():
+        if found:
+            raise InputError(f"--engine {shown(engine)} with {what}; needed: the one without the other, or {own}")
+    if engine == OWN:
+        vllm_python()
 
 
 def _near(number: int, factor: int) -> str:
@@ -271,6 +310,8 @@ def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks
     memory = config.run.memory_gb or device_memory_gb()
     if memory is None:
         return
+    if config.engine.engine == OWN:
+        memory *= 1 - config.engine.engine_memory  # the server's part of the same GPU
     estimate = estimate_run(config, deepspeed, longest_prompt(tokenizer, tasks), world_size())
     allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0  # scorers are loaded by now
     more = ("a smaller --max_prompt, --generation_batch_size or --num_layers_unfrozen",)

@@ -35,6 +35,16 @@ UNREAD = {"actions": OF_TEXT, "tokens": {"action_scores"}}
 """settings that are not read, by policy_over"""
 
 
+SamplerCorrection = Literal["none", "token_truncate", "sequence_mask", "geometric_mask"]
+CAPS: dict[SamplerCorrection, float] = {
+    "none": 1.0,
+    "token_truncate": 2.0,
+    "sequence_mask": 3.0,
+    "geometric_mask": 1.1,
+}
+"""bounds of corrections, where sampler_cap is None"""
+
+
 @dataclass(frozen=True)
 class RolloutConfig:
     """Prompts and sampling."""
@@ -179,11 +189,14 @@ class MethodConfig:
     """dynamic sampling: so many times, groups whose rewards are all equal are dropped and other prompts sampled"""
     percentile: Annotated[float | None, Range(0, 1, also=(None,), hint="0.7 to 0.95 is usual")] = None
     """rft: replies at or above this quantile of their group's rewards are learned, as in SFT"""
-    sampler_correction: Literal["none", "token_truncate", "sequence_mask"] = "none"
-    """weight of p_trainer / p_sampler in the loss: of each token, at most sampler_cap; or of each reply, without those
-    above sampler_cap"""
-    sampler_cap: Annotated[float, Range(1, 1000, hint="2 to 3 is usual")] = 3.0
-    """bound of the correction's weights"""
+    sampler_correction: SamplerCorrection | None = None
+    """weight in the loss for p_old / p_sampler: token_truncate, that of each token, at most sampler_cap; sequence_mask,
+    that of each reply, without replies above sampler_cap; geometric_mask, none, without replies whose geometric mean is
+    not within 1 / sampler_cap and sampler_cap; none. None: token_truncate with another engine or async_rollouts"""
+    sampler_cap: Annotated[
+        float | None, Range(1, 1000, also=(None,), hint="2 to 3 is usual, 1.1 of geometric_mask")
+    ] = None
+    """bound of the correction; None: 2 of token_truncate, 3 of sequence_mask, 1.1 of geometric_mask"""
     reuse_logprobs: bool = True
     """in fp32 and without a critic, several updates take p_old from the sampler; off: the policy runs once more"""
     num_layers_unfrozen: Annotated[int, Range(1, 65_536, also=(-1,), hint="-1 trains all")] = -1
@@ -241,6 +254,21 @@ class LimitConfig:
 
 
 @dataclass(frozen=True)
+class EngineConfig:
+    """What samples the rollouts, and how far ahead of training."""
+
+    engine: str | None = None
+    """None: this process; vllm: a server that the run starts and stops; vllm:URL[,URL]: servers that run"""
+    engine_memory: Annotated[float, Range(0, 1, above=True, hint="a share of the GPU's memory")] = 0.3
+    """share of the GPU's memory for the server that the run starts"""
+    engine_concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 64
+    """most requests of a rank that the server has at a time"""
+    async_rollouts: Annotated[int, Range(0, 1)] = 0
+    """iterations that rollouts are sampled ahead: 1, the next ones are sampled while an iteration trains, by the
+    weights from before it"""
+
+
+@dataclass(frozen=True)
 class PPOConfig:
     """An experiment of policy optimisation."""
 
@@ -256,6 +284,7 @@ class PPOConfig:
     limits: LimitConfig = field(default_factory=LimitConfig)
     columns: ColumnConfig = field(default_factory=ColumnConfig)
     capabilities: CapabilitiesConfig = field(default_factory=CapabilitiesConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
 
     @property
     def output(self) -> str:
@@ -266,6 +295,49 @@ class PPOConfig:
     def algorithm(self) -> Algorithm:
         """The method with all its settings."""
         return resolve(self.method.method, (self.method, self.rollout, self.reward), self.method.cliprange)
+
+    @property
+    def is_off_policy(self) -> bool:
+        """True if the distribution that samples is not exactly the one that is trained: p_old is computed then."""
+        return self.engine.engine is not None or self.engine.async_rollouts > 0
+
+    @property
+    def correction(self) -> tuple[SamplerCorrection, float]:
+        """The correction for the sampler's distribution, and its bound."""
+        mode = self.method.sampler_correction or ("token_truncate" if self.is_off_policy else "none")
+        cap = self.method.sampler_cap
+        return mode, CAPS[mode] if cap is None else cap
+
+    def refuse_unfit_ahead(self) -> None:
+        """Raises InputError if rollouts are sampled ahead, and a setting decides on them in their own iteration."""
+        if not self.engine.async_rollouts:
+            return
+        if self.algorithm.max_refills:
+            raise InputError(
+                f"async_rollouts=1 with max_refills={self.algorithm.max_refills}: rewards decide which groups are "
+                "sampled again, while the iteration before trains; needed: --max_refills 0, or --async_rollouts 0"
+            )
+        if (self.rollout.opponents or "").startswith("pool:"):
+            raise InputError(
+                f"async_rollouts=1 with opponents={self.rollout.opponents}: an iteration may draw the policy that is "
+                "saved when it begins, after its games were played; needed: scripted opponents, or --async_rollouts 0"
+            )
+
+    @property
+    def sampler_notes(self) -> list[str]:
+        """Lines on rollouts that are not of the policy that is trained, and on their correction."""
+        mode, cap = self.correction
+        texts = {
+            "none": "none (--sampler_correction)",
+            "token_truncate": f"token_truncate, p_old / p_sampler of each token, at most {cap:g}",
+            "sequence_mask": f"sequence_mask, p_old / p_sampler of each reply, without those above {cap:g}",
+            "geometric_mask": f"geometric_mask, without replies whose mean p_old / p_sampler is not {1 / cap:.3g} to "
+            f"{cap:g}",
+        }
+        notes = [f"correction for the sampler: {texts[mode]}"] if self.is_off_policy or mode != "none" else []
+        if self.engine.async_rollouts:
+            notes.append("rollouts are sampled one iteration ahead: by the weights from before the one that trains")
+        return notes
 
     @property
     def unread(self) -> set[str]:

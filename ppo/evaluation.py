@@ -120,7 +120,7 @@ def replies_to_show(
     If the model's generation config has settings, its users sample with these: SHOWN replies are sampled so. Otherwise
     they are the evaluation's `rows`.
     """
-    own, source = sampling_from_config(generator.model.generation_config, sampling)
+    own, source = sampling_from_config(generator.generation_config, sampling)
     if str(own) == str(sampling):
         return rows, f"{sampling}, as in rollouts"
     numbers = range(rank(), len(setup.eval_tasks), world_size())[:SHOWN]

@@ -72,10 +72,8 @@ class Experience:
             rollouts.reference_logprobs = reference
         if runs_policy:
             rollouts.old_logprobs = logprobs
-            method, lengths = self.config.method, torch.from_numpy(rollouts.reply_lengths)
-            rollouts.correction = sampler_weights(
-                logprobs, rollouts.sampler_logprobs, lengths, method.sampler_correction, method.sampler_cap
-            )
+            lengths = torch.from_numpy(rollouts.reply_lengths)
+            rollouts.correction = sampler_weights(logprobs, rollouts.sampler_logprobs, lengths, *self.config.correction)
             return mismatch_of(rollouts, torch.arange(len(logprobs)), logprobs)
         if self._precedes_updates(rollouts):
             rollouts.old_logprobs = rollouts.sampler_logprobs
@@ -90,7 +88,7 @@ class Experience:
     def _runs_policy(self, rollouts: Rollouts) -> bool:
         """False if the sampler's log-probabilities serve, or if those of the single update do."""
         config = self.config
-        if config.algorithm.has_critic or config.method.sampler_correction != "none":
+        if config.algorithm.has_critic or config.is_off_policy or config.correction[0] != "none":
             return True
         # in 16 bits sampler and trainer round differently: the first ratios would not be 1
         serves = config.method.reuse_logprobs and config.policy.precision == "fp32"

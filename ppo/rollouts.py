@@ -14,7 +14,7 @@ Design decisions:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -59,8 +59,8 @@ class Rollouts:
     """[R] bool: no reward of its episode failed, and it is not left out as truncated"""
     group_of_episode: np.ndarray
     """[E] int64: the same for all replies to one prompt, of one agent, on all ranks"""
-    weights_version: int = 0
-    """the engine's, of the weights that sampled"""
+    staleness: int = 0
+    """updates between the weights that sampled and those that are trained"""
     final_rows: list[list[int]] = field(default_factory=list)
     """next prompts of truncated episodes"""
     final_episodes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -176,25 +176,17 @@ def play_tasks(
     config: PPOConfig,
     reward_function: RewardFunction | None = None,
     members: Sequence[int] | None = None,
+    alone: bool = False,
 ) -> list[Episode]:
-    """Play one episode per task. Collective: an InputError of one rank is raised on all."""
+    """Play one episode per task. Collective, so that an InputError or ServerError of one rank is raised on all, unless
+    this rank plays `alone`, as a thread must.
+    """
     environments, r = [setup.environment() for _ in tasks], config.rollout
     policy = policy_over(r.policy_over, generator, r.action_scores)
-    return raise_on_all_ranks(
-        lambda: run_episodes(
-            environments,
-            tasks,
-            seeds,
-            policy,
-            tokenizer,
-            sampling,
-            reward_function or setup.reward_function,
-            setup.players,
-            r.max_prompt or None,
-            r.long_prompts,
-            members,
-        )
-    )
+    given = environments, tasks, seeds, policy, tokenizer, sampling, reward_function or setup.reward_function
+    limits = r.max_prompt or None, r.long_prompts
+    play = partial(run_episodes, *given, setup.players, *limits, members)
+    return play() if alone else raise_on_all_ranks(play)
 
 
 @dataclass
@@ -205,6 +197,10 @@ class Played:
     share: Share
     refilled: int = 0
     """groups of all ranks that were played again"""
+    updates: int = 0
+    """of the run, before the weights that sampled"""
+    texts: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """shares of the texts that scorers saw cut: sums and counts"""
 
 
 def roll_out(
@@ -215,27 +211,25 @@ def roll_out(
     config: PPOConfig,
     iteration: int,
     reward_function: RewardFunction | None = None,
+    alone: bool = False,
 ) -> Played:
-    """This rank's share of an iteration, played. Collective.
+    """This rank's share of an iteration, played. Collective, unless it is played `alone`, which allows no refills.
 
     Groups whose rewards are all equal are played again with other tasks, at most `max_refills` times (dynamic sampling,
     Yu et al. 2025, section 3.2).
     """
 
     def play_all(chosen: Share) -> list[Episode]:
-        return play_tasks(
-            setup, chosen.tasks, chosen.seeds, generator, tokenizer, sampling, config, reward_function, chosen.members
-        )
+        given = setup, chosen.tasks, chosen.seeds, generator, tokenizer, sampling, config, reward_function
+        return play_tasks(*given, chosen.members, alone)
 
-    members = config.algorithm.num_generations
-    given = setup.tasks, config.rollout.num_rollouts, members, iteration, config.optimizer.seed
-    own = share_of_rank(*given)
+    own = share_of_iteration(setup, config, iteration)
     played = Played(play_all(own), own)
     for refill in range(1, config.algorithm.max_refills + 1):
         dull = groups_of_equal_rewards(played.episodes, own.groups)
         if not dull:
             break
-        others = share_of_rank(*given, refill)
+        others = share_of_iteration(setup, config, iteration, refill)
         places = [place for place, group in enumerate(own.groups) if group in dull]
         again = [replace(e, index=places[e.index]) for e in play_all(others.only(places))]
         kept = [episode for episode in played.episodes if own.groups[episode.index] not in dull]
@@ -244,6 +238,12 @@ def roll_out(
             own.tasks[place] = others.tasks[place]
         played.refilled += len(dull)
     return played
+
+
+def share_of_iteration(setup: TaskSetup, config: PPOConfig, iteration: int, refill: int = 0) -> Share:
+    """This rank's tasks of an iteration, or others with `refill`: see `share_of_rank`."""
+    members, seed = config.algorithm.num_generations, config.optimizer.seed
+    return share_of_rank(setup.tasks, config.rollout.num_rollouts, members, iteration, seed, refill)
 
 
 def complete(episodes: Sequence[Episode], games: int, trained_agents: int) -> list[Episode]:
@@ -311,7 +311,7 @@ def refuse_idle_agents(episodes: Sequence[Episode], setup: TaskSetup) -> None:
 
 
 def gather(
-    episodes: Sequence[Episode], config: PPOConfig, weights_version: int = 0, groups: np.ndarray | None = None
+    episodes: Sequence[Episode], config: PPOConfig, staleness: int = 0, groups: np.ndarray | None = None
 ) -> Rollouts:
     """Rollouts of episodes, in their order. A single reward goes to the reply's last token, dense ones to each token.
 
@@ -352,7 +352,7 @@ def gather(
         values=torch.zeros(int(starts[-1])),
         returns=torch.zeros(int(starts[-1])),
         correction=torch.ones(int(starts[-1])),
-        weights_version=weights_version,
+        staleness=staleness,
         final_rows=[list(ids) for _, ids in finals],
         final_episodes=np.array([e for e, _ in finals], dtype=np.int64),
         choices=choices or None,

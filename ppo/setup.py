@@ -1,7 +1,8 @@
 """Set-up: models, sampling weights, engine, experience and learner, in the order in which they must be made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from lmgym.distributed.deepspeed_config import resolve_config, zero_stage
 from lmgym.distributed.deepspeed_engine import FREEZABLE, LEARNING_RATE_SCALE, Engine
 from lmgym.distributed.plain_engine import PlainEngine, TrainingEngine
 from lmgym.distributed.ranks import rank, world_size
+from lmgym.environments.protocol import Task
+from lmgym.generation.prompt_fitting import distinct_prompts, fit_prompts
 from lmgym.generation.protocol import Sampling
 from lmgym.models.classifiers import round_frozen_layers
 from lmgym.models.config_fields import width
@@ -24,12 +27,14 @@ from ppo.actor_critic import ActorCritic, Reference, build
 from ppo.algorithms.learning import EstimateAdvantages, advantage_estimator, loss_function
 from ppo.check import Plan
 from ppo.config import PPOConfig
+from ppo.engine_sampler import EngineSampler
 from ppo.experience import Experience
 from ppo.learner import Learner, NonFinite
 from ppo.task_setups import TaskSetup
-from ppo.weight_sync import SamplingPolicy
+from ppo.weight_sync import Sampler, SamplingPolicy
 
 ADAM_EPSILON = 1e-5
+PROBED = 64  # tasks whose prompts may prove a sync of weights
 # of a DeepSpeed config: dropped, because each parameter group has its own rate here
 OWN_SECTIONS = {"optimizer", "scheduler"}
 UNUSED = "DeepSpeed config: {} not used; PPO has its own AdamW and schedule, by --learning_rate, --schedule and others"
@@ -42,7 +47,7 @@ class TrainingComponents:
     setup: TaskSetup
     tokenizer: Any
     engine: TrainingEngine
-    sampler: SamplingPolicy
+    sampler: Sampler
     experience: Experience
     estimate_advantages: EstimateAdvantages
     learner: Learner
@@ -74,7 +79,8 @@ def set_up(plan: Plan, run: Run, supervisor: Supervisor) -> TrainingComponents:
         status.update(update)
 
     updates_of_run = Updates(rate, supervisor.stop_non_finite, begin, status)
-    found = connect(config, deepspeed, actor, reference, plan.tokenizer, plan.setup, device, updates_of_run)
+    servers = partial(_engine_sampler, plan, run, device) if config.engine.engine else None
+    found = connect(config, deepspeed, actor, reference, plan.tokenizer, plan.setup, device, updates_of_run, servers)
     found.capabilities = suite_of_run(plan.capabilities, config.capabilities, supervisor)
     return found
 
@@ -99,19 +105,21 @@ def connect(
     setup: TaskSetup,
     device: torch.device,
     updates: Updates,
+    servers: Callable[[TrainingEngine], Sampler] | None = None,
 ) -> TrainingComponents:
-    """The components of a run around loaded models, which move to the device."""
+    """The components of a run around loaded models, which move to the device. With `servers` these sample."""
     if config.policy.precision == "bf16" and deepspeed is None:
         round_frozen_layers(actor.policy)
     actor.to(device)
-    sampler = SamplingPolicy(
-        actor,
-        tokenizer,
-        config.policy.precision,
-        zero_stage(deepspeed) == 3,
-        deepspeed is not None,
-        config.rollout.generation_batch_size,
-    )
+    if servers is None:
+        own = SamplingPolicy(  # before an engine shards the policy
+            actor,
+            tokenizer,
+            config.policy.precision,
+            zero_stage(deepspeed) == 3,
+            deepspeed is not None,
+            config.rollout.generation_batch_size,
+        )
     if reference is not None:
         if config.policy.precision == "bf16":
             reference.round(everything=deepspeed is not None)
@@ -121,13 +129,26 @@ def connect(
         setup,
         tokenizer,
         engine,
-        sampler,
+        servers(engine) if servers else own,
         Experience(config, engine, reference, device),
         advantage_estimator(config),
         Learner(config, engine, loss_function(config), updates.rate, device, updates.non_finite, updates.begin),
         config.sampling,
         updates.status,
     )
+
+
+def _engine_sampler(plan: Plan, run: Run, device: torch.device, engine: TrainingEngine) -> EngineSampler:
+    tasks: Sequence[Task] = plan.setup.tasks[:PROBED]
+    prompts = (
+        distinct_prompts(tasks)
+        or [  # or environments make them
+            seen.prompt for task in tasks[:1] for seen in plan.setup.environment().reset(task, 0).values()
+        ]
+    )
+    ids = [prompt.ids for prompt in fit_prompts(plan.tokenizer, prompts, plan.prompt_room)]
+    length = plan.prompt_room + plan.config.rollout.max_new_tokens
+    return EngineSampler(plan.config, engine, plan.tokenizer, ids, length, run.folder / "engine", device)
 
 
 def make_engine(

@@ -3,11 +3,13 @@
 Design decisions:
 - Prompts, seeds of episodes and orders of minibatches are functions of (seed, iteration, number of the episode), never
   of the rank: the same episodes are played, and the same minibatches learned, however many ranks share them.
-- Checkpoints are written between iterations, when the state is only what ppo/state.py writes.
+- Checkpoints are written between iterations, when the state is what ppo/state.py writes, and rollouts that were sampled
+  ahead, which ppo/journal.py has.
 """
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +19,8 @@ import torch
 from lmgym.console import CONSOLE
 from lmgym.distributed.ranks import rank, stop_distributed, sum_over_ranks, world_size
 from lmgym.environments.episodes import Episode
-from lmgym.environments.groups import number_groups, reward_spread, share_of_rank
-from lmgym.environments.scorer_reward import RecordingScorer, ScorerReward, reference_moments, text_counts, to_moments
+from lmgym.environments.groups import number_groups, reward_spread
+from lmgym.environments.scorer_reward import RecordingScorer, ScorerReward, reference_moments, to_moments
 from lmgym.runs.conclusion import conclude
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -36,14 +38,12 @@ from ppo.learner import Learned
 from ppo.monitoring.episode_files import replay_file, write_games, write_rollouts
 from ppo.monitoring.metrics import (
     Clock,
-    TimedReward,
     episode_sums,
     iteration_metrics,
     reduce_means,
     rollout_sums,
     show_line,
     status_figures,
-    text_sums,
 )
 from ppo.monitoring.safeguards import (
     FAILED,
@@ -57,7 +57,8 @@ from ppo.monitoring.safeguards import (
     stop_if_too_many_failed,
 )
 from ppo.opponents import claim_pool, set_opponent
-from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_idle_agents, roll_out
+from ppo.pending import PendingRollouts, recovering, sync
+from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_idle_agents, share_of_iteration
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.task_setups import Prepare
@@ -88,8 +89,9 @@ def _run(plan: Plan) -> Path:
     with open_run(plan.config, plan.deepspeed, 1, plan.setup, plan.notes) as (run, supervisor, checkpoint):
         claim_pool(plan.config, run, resumed=checkpoint is not None)
         components = set_up(plan, run, supervisor)
-        state = _start(plan, components, run, supervisor, checkpoint)
-        metrics = _loop(plan, components, state, run, supervisor)
+        with closing(components.sampler):
+            state = _start(plan, components, run, supervisor, checkpoint)
+            metrics = _loop(plan, components, state, run, supervisor)
         last = plan.iterations * plan.updates_per_iteration
         notes = save_last(plan.config, components, state, run, supervisor, last, metrics)
         failures = failure_notes(run.folder, plan.config.rollout.num_rollouts) if run.is_main else []
@@ -103,11 +105,11 @@ def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, 
     config, state = plan.config, LoopState.fresh(plan.config)
     if checkpoint:
         read_state(checkpoint, c.engine, state, config.optimizer.seed)
-    _normalise(config, c, state, supervisor)
+    _normalise(config, c, state, run, supervisor)
     if not state.before:
         supervisor.heartbeat("evaluating before step 1")
         c.status.update(doing="evaluating")
-        state.before = _evaluate(config, c, state, run, 0)
+        state.before = _evaluate(config, c, state, run, supervisor, 0)
         run.log(0, state.before)
     c.status.begin(state.iteration * plan.updates_per_iteration)
     return state
@@ -116,20 +118,23 @@ def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, 
 def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervisor: Supervisor) -> dict[str, float]:
     """Run the remaining iterations; the metrics of the last one."""
     config, iterations, updates = plan.config, plan.iterations, plan.updates_per_iteration
+    pending = PendingRollouts(plan, c, state, run, supervisor)
     metrics: dict[str, float] = {}
     while state.iteration < iterations:
         iteration, clock = state.iteration, Clock(supervisor, c.status)
-        sampled_after, update = iteration * updates, (iteration + 1) * updates
+        before, update = iteration * updates, (iteration + 1) * updates
 
         # 1. sync the sampling weights with the trained ones, and draw an opponent
         clock.phase("generate")
-        opponent = _sync(config, c, run, supervisor, iteration)
+        pending.join(clock)
+        sync(c, run, supervisor)
+        opponent = set_opponent(config, c, run, supervisor, iteration)
 
-        # 2. roll out: every rank plays its share of the iteration's episodes, with their rewards
-        texts = text_counts(c.setup.reward_function)
-        played = _roll_out(config, c, iteration, clock, run)
+        # 2. roll out: every rank plays its share of the episodes, with their rewards; one step ahead, the next one's
+        played = _completed(config, c, pending.take(iteration, clock), run, iteration)
+        pending.begin_next(iteration + 1, clock)
         episodes, groups = played.episodes, number_groups(played.episodes, played.share.groups)
-        rollouts = gather(episodes, config, c.sampler.version, groups)
+        rollouts = gather(episodes, config, before - played.updates, groups)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
@@ -145,34 +150,48 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         # 5. epochs of minibatches
         clock.phase("backward")
         first = FirstForward(config, c, state, rollouts, mismatch)
-        learned = c.learner.learn(rollouts, iteration, sampled_after, first, state.critic_warms_up(config.critic))
+        learned = c.learner.learn(rollouts, iteration, before, first, state.critic_warms_up(config.critic))
 
         # 6. metrics, the KL coefficient, the end of a collapsed run
         clock.phase("log")
         metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, first.mismatch)
-        metrics |= spread | opponent | reduce_means(text_sums(texts, text_counts(c.setup.reward_function)))
+        metrics |= spread | opponent | reduce_means(played.texts) | c.sampler.metrics
         collapsed = update_kl(config, state, metrics)
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
         write_rollouts(run, update, played, rollouts)
 
         # 7. evaluate
         if evaluates:
+            pending.join(clock)
             clock.phase("evaluate")
-            metrics |= _evaluate(config, c, state, run, update)
+            metrics |= _evaluate(config, c, state, run, supervisor, update)
             keep_best(config, c, state, run, supervisor, update, metrics)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         _report(plan, c, state, run, metrics)
         if collapsed:
-            raise stop_collapsed(collapsed, run, sampled_after)
+            raise stop_collapsed(collapsed, run, played.updates)
 
         # 8. save
-        leaving = sum_over_ranks(torch.tensor(float(supervisor.stop_requested))).item() > 0
-        saves = config.run.save_updates >= 0 and _due(state.iteration, config.run.save_updates, updates, iterations)
-        if leaving or saves:
-            supervisor.save(update, lambda folder: write_state(folder, c.engine, state), c.engine.module)
-        if leaving:
-            supervisor.stop_interrupted(update)
+        _save(plan, c, state, supervisor, pending, clock)
     return metrics
+
+
+def _save(
+    plan: Plan,
+    c: TrainingComponents,
+    state: LoopState,
+    supervisor: Supervisor,
+    pending: PendingRollouts,
+    clock: Clock,
+) -> None:
+    """Save a checkpoint if one is due, or if the run was asked to stop, which it does then. Collective."""
+    every, update = plan.config.run.save_updates, state.iteration * plan.updates_per_iteration
+    leaving = sum_over_ranks(torch.tensor(float(supervisor.stop_requested))).item() > 0
+    if leaving or (every >= 0 and _due(state.iteration, every, plan.updates_per_iteration, plan.iterations)):
+        pending.join(clock)  # they are in the journal then
+        supervisor.save(update, lambda folder: write_state(folder, c.engine, state), c.engine.module)
+    if leaving:
+        supervisor.stop_interrupted(update)
 
 
 def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metrics: dict[str, float]) -> None:
@@ -198,18 +217,8 @@ def _time_left(plan: Plan, c: TrainingComponents, state: LoopState, metrics: dic
     return time_left(left, metrics["time/iteration"], "iterations", seconds, ways, plan.updates_per_iteration)
 
 
-def _sync(
-    config: PPOConfig, c: TrainingComponents, run: Run, supervisor: Supervisor, iteration: int
-) -> dict[str, float]:
-    """Sync the sampling weights, and set the opponent of games against a pool; the metric that names it. Collective."""
-    c.sampler.sync(c.engine.version)
-    return set_opponent(config, c, run, supervisor, iteration)
-
-
-def _roll_out(config: PPOConfig, c: TrainingComponents, iteration: int, clock: Clock, run: Run) -> Played:
-    """This rank's episodes with their rewards. Stops all ranks if too many rewards failed. Collective."""
-    timed = TimedReward(c.setup.reward_function, clock) if c.setup.reward_function else None
-    played = roll_out(c.setup, c.sampler.generator, c.tokenizer, c.sampling, config, iteration, timed)
+def _completed(config: PPOConfig, c: TrainingComponents, played: Played, run: Run, iteration: int) -> Played:
+    """What was played, with episodes of absent agents. Stops all ranks if too many rewards failed. Collective."""
     played.episodes = complete(played.episodes, len(played.share.tasks), c.setup.trained_agents)
     asked = [episode for episode in played.episodes if not episode.is_absent]
     failed = [episode for episode in asked if episode.total_reward is None]
@@ -239,31 +248,17 @@ def _spread(config: PPOConfig, played: Played, groups: np.ndarray) -> dict[str, 
     return metrics
 
 
-def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, supervisor: Supervisor) -> None:
+def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, run: Run, supervisor: Supervisor) -> None:
     """Normalise the scorers by their moments on replies of the policy before step 1, if asked for. Collective."""
     reward = c.setup.reward_function
     if not isinstance(reward, ScorerReward) or not config.reward.normalize:
         return
     if state.scorer_moments is None:
         supervisor.heartbeat("reference replies, to normalise scorers")
-        c.sampler.sync(c.engine.version)
-        own, recorder = (
-            share_of_rank(
-                c.setup.tasks, config.rollout.num_rollouts, config.algorithm.num_generations, 0, config.optimizer.seed
-            ),
-            RecordingScorer(),
-        )
-        play_tasks(
-            c.setup,
-            own.tasks,
-            [seed ^ 1 for seed in own.seeds],
-            c.sampler.generator,
-            c.tokenizer,
-            c.sampling,
-            config,
-            recorder,
-            own.members,
-        )
+        sync(c, run, supervisor)
+        own, recorder = share_of_iteration(c.setup, config, 0), RecordingScorer()
+        seeds, how = [seed ^ 1 for seed in own.seeds], (c.tokenizer, c.sampling, config, recorder, own.members)
+        recovering(c, run, supervisor, lambda: play_tasks(c.setup, own.tasks, seeds, c.sampler.generator, *how))
         sums = reference_moments(reward, recorder.samples)
         state.scorer_moments = to_moments({name: sum_over_ranks(of_rank) for name, of_rank in sums.items()})
     c.setup = replace(c.setup, reward_function=replace(reward, moments=state.scorer_moments))
@@ -291,6 +286,7 @@ def measure_iteration(
         "kl/coefficient": state.kl.value,
         "reward/running_mean": state.moments.mean,
         "reward/running_std": state.moments.std,
+        **({"rollout/staleness": float(rollouts.staleness)} if config.engine.async_rollouts else {}),
     }
 
 
@@ -310,12 +306,14 @@ def _due(iteration: int, updates: int, per_iteration: int, iterations: int) -> b
     return iteration % every == 0 or iteration == iterations
 
 
-def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: Run, update: int) -> dict[str, float]:
+def _evaluate(
+    config: PPOConfig, c: TrainingComponents, state: LoopState, run: Run, supervisor: Supervisor, update: int
+) -> dict[str, float]:
     """Evaluate, print and write samples, and raise the alarm. Collective."""
     began = time.perf_counter()
-    c.sampler.sync(c.engine.version)
-    setup = c.setup.for_evaluation
-    found = evaluate(config, setup, c.sampler.generator, c.tokenizer, c.sampling)
+    sync(c, run, supervisor)
+    setup, how = c.setup.for_evaluation, (c.tokenizer, c.sampling)
+    found = recovering(c, run, supervisor, lambda: evaluate(config, setup, c.sampler.generator, *how))
     write_samples(run, "evaluation", update, found.rows)
     write_games(run, "evaluation", update, found.games)
     failed, total, error = found.failed_rewards
@@ -331,7 +329,9 @@ def _evaluate(config: PPOConfig, c: TrainingComponents, state: LoopState, run: R
         if on and raised_before < 0:
             show_notes([state.alarm.message(update, reward, score)], run, update)
     metrics |= _test_capabilities(c, run, update)
-    rows, settings = replies_to_show(config, setup, c.sampler.generator, c.tokenizer, c.sampling, found.rows)
+    rows, settings = recovering(
+        c, run, supervisor, lambda: replies_to_show(config, setup, c.sampler.generator, *how, found.rows)
+    )
     if run.is_main:
         show_replies(rows, update, settings)
     c.evaluation_seconds = time.perf_counter() - began

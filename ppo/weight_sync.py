@@ -7,7 +7,7 @@ have a rounded copy, and everything else is shared with the policy.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
 import torch
@@ -32,13 +32,50 @@ LEAST = 1e-3  # nats per token that change no update: a ratio of 1.001
 LEAST_LARGEST = 1e-4  # in fp32, of any token
 BUCKET_BYTES = 1 << 28  # of the weights that ZeRO-3 gathers together in a sync
 
-Pair = tuple[torch.Tensor, torch.Tensor]
-"""a trained weight, of which ZeRO-3 may have a part here, and its whole copy"""
+T = TypeVar("T")
+
+
+class Sampler(Protocol):
+    """Who samples, and the weights that it has. All methods are collective."""
+
+    generator: Any
+    """a TokenGenerator, and a Generator"""
+    runs_elsewhere: bool
+    """another process samples: a thread can wait for it while this one trains"""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Of the last sync."""
+        ...
+
+    @property
+    def whole(self) -> Decoder | None:
+        """The policy with whole weights, if they are in this process."""
+        ...
+
+    def sync(self, version: int = 0) -> None:
+        """Take the engine's weights, of this version."""
+        ...
+
+    def refuse_stale(self, version: int) -> None:
+        """Raises InputError if the weights are not those of this version."""
+        ...
+
+    def recover(self, error: Exception) -> None:
+        """Bring back what failed with that error, without weights of the policy; or raise it."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
 
 
 @final
 class SamplingPolicy:
-    """The generator and its weights. Create it before an engine wraps the policy."""
+    """The policy itself, in this process, as the sampler. Create it before an engine wraps the policy."""
+
+    runs_elsewhere = False
+    """True of a sampler whose engine is another process, so that a thread can wait for it while this one trains"""
 
     def __init__(self, actor: ActorCritic, tokenizer, precision: str, sharded: bool, under_deepspeed: bool, rows: int):
         self.actor = actor
@@ -68,12 +105,24 @@ class SamplingPolicy:
         """The policy with whole weights: the trained one, or the copy under ZeRO-3."""
         return self.generator.decoder if self.sharded else self.actor.decoder
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+    def recover(self, error: Exception) -> None:
+        """Raises the error, as nothing here can be started again."""
+        raise error
+
+    def close(self) -> None:
+        """Does nothing."""
+
     @torch.no_grad()
     def sync(self, version: int = 0) -> None:
         """Copy the engine's weights of this version, frozen ones only once. Collective under ZeRO-3."""
         pairs = self._pairs if self.copied else []
         due = [(p, own) for _, p, own in pairs if own is not p and (p.requires_grad or not self._synced)]
-        for bucket in in_buckets(due, BUCKET_BYTES):
+        for bucket in in_buckets(due, [own.numel() * p.element_size() for p, own in due], BUCKET_BYTES):
             with gathered([trained for trained, _ in bucket]):
                 for trained, own in bucket:
                     own.copy_(trained)
@@ -105,17 +154,16 @@ class SamplingPolicy:
             )
 
 
-def in_buckets(pairs: Sequence[Pair], most: int) -> Iterator[list[Pair]]:
-    """The pairs in order, in runs of at most so many bytes of whole weights; a larger weight is a run of its own."""
-    bucket: list[Pair] = []
-    size = 0
-    for trained, own in pairs:
-        more = own.numel() * trained.element_size()
-        if bucket and size + more > most:
+def in_buckets(items: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[list[T]]:
+    """The items in order, in runs whose sizes sum to at most that; a larger item is a run of its own."""
+    bucket: list[T] = []
+    filled = 0
+    for item, size in zip(items, sizes, strict=True):
+        if bucket and filled + size > most:
             yield bucket
-            bucket, size = [], 0
-        bucket.append((trained, own))
-        size += more
+            bucket, filled = [], 0
+        bucket.append(item)
+        filled += size
     if bucket:
         yield bucket
 

@@ -41,11 +41,18 @@ def choices(mode: str, body: dict) -> list[dict]:
             row["logprobs"] = likely(body)
         if mode == "echoes_key":
             text = f"you sent {body['authorization']}"
+        if mode == "copies":
+            text = "the same words, whatever the seed and the temperature are"
+        if mode == "vllm":
+            row["token_ids"] = list(range(3 + index))
+        if mode == "logprobs" and body.get("logprobs"):
+            row["logprobs"] = {"content": [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * (2 + index)}
         if mode == "half_a_surrogate":
             text = "\ud83d and \u001b[2J"
-        rows.append(
-            row | ({"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text})
-        )
+        message = {"role": "assistant", "content": text, "reasoning_content": None}
+        if mode in ("thinks", "thinks_only"):
+            message |= {"reasoning_content": "hm", "content": text if mode == "thinks" else None}
+        rows.append(row | ({"message": message} if "messages" in body else {"text": text}))
     return rows
 
 
@@ -69,6 +76,17 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         number = self.record(name, {"path": f"/{path}", "body": body})
         self.respond(name.partition(".")[0], number, body)
+
+    def do_GET(self) -> None:
+        """The list of models, which is no request to a model, and is not written down."""
+        mode = self.path.split("/", 2)[1].partition(".")[0]
+        if mode == "no_list" or not self.path.endswith("/v1/models"):
+            return self.answer(404, {"detail": "Not Found"})
+        if mode == "checks_key" and self.headers["Authorization"] != "Bearer sk-right":
+            return self.answer(401, f"you sent {self.headers['Authorization']}".encode())
+        names = ["tiny", "other"] if mode == "serves_two" else ["tiny"]
+        owner = "vllm" if mode == "vllm" else "tests"
+        return self.answer(200, {"object": "list", "data": [{"id": name, "owned_by": owner} for name in names]})
 
     def record(self, name: str, row: dict) -> int:
         """The number of this request of that name, from 0; written down."""

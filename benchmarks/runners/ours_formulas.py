@@ -82,7 +82,7 @@ def make_rollouts(replies: dict[str, list], config: PPOConfig) -> Rollouts:
         torch.tensor([x for row in replies[name] for x in row]) for name in ("old", "reference")
     )
     given = rollouts.old_logprobs, rollouts.sampler_logprobs, torch.from_numpy(rollouts.reply_lengths)
-    rollouts.correction = sampler_weights(*given, config.method.sampler_correction, config.method.sampler_cap)
+    rollouts.correction = sampler_weights(*given, *config.correction)
     return rollouts
 
 

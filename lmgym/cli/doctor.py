@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from lmgym.console import say
-from lmgym.errors import one_line, shown_path
+from lmgym.errors import InputError, one_line, shown_path
 
 HUB_SECONDS, TRIAL_SECONDS = 5.0, 180.0
 GIB = 1 << 30
@@ -47,7 +47,9 @@ class Finding:
 
 def examine() -> None:
     """Prints every finding. Raises SystemExit: 0 if training works on this machine, 1 if not."""
-    checks: list[Callable[[], list[Finding]]] = [versions, devices, launchers, network, keys, storage, memory, trial]
+    checks: list[Callable[[], list[Finding]]] = [
+        *(versions, devices, launchers, engines, network, keys, storage, memory, trial)
+    ]
     failures = 0
     for check in checks:
         for finding in _guarded(check):
@@ -127,6 +129,22 @@ def launchers() -> list[Finding]:
         fix = f'export PATH="{home}:$PATH"; `lmgym train` and `lmgym launch` work without it'
         findings.append(Finding(f"not on PATH, for this Python: {', '.join(missing)}", "warning", fix))
     return findings
+
+
+def engines() -> list[Finding]:
+    """vLLM, which only `--engine vllm` needs."""
+    from lmgym.cli.engine import describe
+    from lmgym.generation.vllm_server import TESTED, VARIABLE, find_vllm
+
+    try:
+        found = find_vllm()
+    except InputError as error:
+        if VARIABLE in os.environ:
+            return [Finding(one_line(str(error)), "warning", f"lmgym engine setup, or unset {VARIABLE}")]
+        return [Finding("vllm: not set up, which only --engine vllm needs (lmgym engine setup)")]
+    if found.version.startswith(TESTED):
+        return [Finding(describe(found))]
+    return [Finding(describe(found), "warning", f"lmgym engine setup --folder NEW, then export {VARIABLE}=NEW")]
 
 
 def network() -> list[Finding]:

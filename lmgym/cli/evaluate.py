@@ -57,10 +57,12 @@ def evaluate(model: str, suite: str, **options: Any) -> None:
 def evaluate_model(model: str, suite: str, options: Options) -> None:
     """Runs the tasks on a model, prints a table and writes results.json and the replies. Raises InputError."""
     from lmgym.generation.local_generation import load_causal
+    from lmgym.models.sources import refuse_served
     from lmgym.scoring.named_scorers import name_of
     from lmgym.statistics import notes
     from lmgym.training.capabilities import Suite, figures_table, load_tasks
 
+    refuse_served(model, "log-probabilities of given texts")
     tasks = load_tasks(suite, options.data)
     folder = model_of(model)
     generator = load_causal(folder)

@@ -11,6 +11,7 @@ from lmgym.apps.migration.from_trl import from_trl
 from lmgym.apps.playpen.commands import playpen
 from lmgym.apps.serve.commands import serve
 from lmgym.apps.world.commands import ab, baselines, demo, deploy, world, world_model, world_policy
+from lmgym.cli.engine import engine
 from lmgym.cli.estimate import estimate
 from lmgym.cli.evaluate import evaluate
 from lmgym.cli.replay import replay
@@ -38,7 +39,7 @@ SECTIONS = {
     "Use what was trained": ("chat", "score", "serve", "eval"),
     "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
-    "Set up": ("get", "doctor", "completion", "from-trl"),
+    "Set up": ("get", "engine", "doctor", "completion", "from-trl"),
 }
 PURPOSES = {
     "reward": "Train a reward model from choices, rankings or behaviour.",
@@ -113,6 +114,7 @@ for _command in (
     demo,
     chat,
     debate,
+    engine,
     estimate,
     evaluate,
     from_trl,

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from lmgym.console import VERBOSE
 from lmgym.distributed.deepspeed_config import import_deepspeed
-from lmgym.errors import InputError, RunStopped
+from lmgym.errors import InputError, RunStopped, ServerError
 
 T = TypeVar("T")
 
@@ -113,13 +113,17 @@ def all_gather_objects(value: Any, group: Any = None) -> list[Any]:
 
 
 def raise_on_all_ranks(work: Callable[[], T], group: Any = None) -> T:
-    """Returns what `work` returns; an InputError or RunStopped of one rank is raised on all of them. Collective."""
+    """Returns what `work` returns; an InputError, RunStopped or ServerError of one rank is raised on all of them.
+    Collective.
+    """
     result: T | None = None
-    error: InputError | RunStopped | None = None
+    error: InputError | RunStopped | ServerError | None = None
     try:
         result = work()
-    except (InputError, RunStopped) as caught:
+    except (InputError, RunStopped, ServerError) as caught:
         error = caught
     if first := next(filter(None, all_gather_objects(error, group)), None):
+        if isinstance(first, ServerError):
+            first.alone = False  # all have it now: the main rank prints it
         raise first
     return result  # type: ignore[return-value]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, final
 
 from lmgym.errors import InputError
-from lmgym.generation.model_server import NEEDED, Ask, Counted, ModelServer, encodable, sent_messages
+from lmgym.generation.model_server import NEEDED, Ask, Counted, ModelServer, encodable, run, sent_messages
 from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling
 from lmgym.text import Conversation
 
@@ -81,7 +81,7 @@ class AnthropicGenerator:
 
         import anthropic
 
-        replies = self._server.run(anthropic, anthropic.AsyncAnthropic, work)
+        replies = run(self._server.session(anthropic, anthropic.AsyncAnthropic, work))
         return [replies[i * n : (i + 1) * n] for i in range(len(conversations))]
 
     def _content(self, conversation: Conversation, sampling: Sampling) -> dict[str, Any]:

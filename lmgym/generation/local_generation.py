@@ -55,12 +55,14 @@ class LocalGenerator:
         self.decoder = Decoder(model) if decoder is None else decoder
         self.prefix = Prefix(self.decoder)
         self.check_every = 1 if self.decoder.device.type == "cpu" else CHECK_EVERY
-        config = getattr(model, "generation_config", None)
-        eos = getattr(config, "eos_token_id", None)
-        eos = tokenizer.eos_token_id if eos is None else eos
-        self.eos: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+        self.eos = end_ids(model, tokenizer)
         self.max_length = context_length(model.config)
         self._may_stop: dict[frozenset[str], np.ndarray] = {}
+
+    @property
+    def generation_config(self):
+        """The model's, as transformers has it; None if it has none."""
+        return getattr(self.model, "generation_config", None)
 
     def renew(self) -> None:
         """Forget cached keys and values. Needed after weight updates that torch does not count, as by DeepSpeed."""
@@ -175,6 +177,13 @@ class LocalGenerator:
                 self._may_stop.clear()
             self._may_stop[endings] = np.array([not endings.isdisjoint(text) or "\ufffd" in text for text in texts])
         return self._may_stop[endings]
+
+
+def end_ids(model, tokenizer) -> list[int]:
+    """The ids that end a reply: those of the model's generation config, or the tokenizer's."""
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    eos = tokenizer.eos_token_id if eos is None else eos
+    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
 
 
 def load_causal(name: str) -> LocalGenerator:

@@ -26,7 +26,6 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from lmgym.config import Range
 from lmgym.errors import MOST_SECONDS, MOST_STEPS, InputError, ServerError, TooLong, one_line, shown
-from lmgym.generation.protocol import Completion
 from lmgym.text import Conversation, messages
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds before the second try, doubled for each further try up to the longest
@@ -52,15 +51,15 @@ NEEDED = dict.fromkeys((301, 302, 303, 307, 308), "the address that it redirects
     403: "a key with this permission, in the environment variable {variable}",
 }
 T = TypeVar("T")
-Counted = tuple[list[Completion], int, int]
-"""(the replies of an answer; tokens of the prompt and of the replies, 0 if they are not counted)"""
+Counted = tuple[list[Any], int, int]
+"""(the replies of an answer, or the rows of a list; tokens of the prompt and of the replies, 0 if they are unknown)"""
 Send = Callable[[], Awaitable[Any]]
 """sends a request through a client and returns its raw response"""
 Needed = Callable[[int, str], str]
 """what to do about a refusal, by its status and text"""
 Read = Callable[[Any], Counted]
 """reads an answer's JSON; may raise an error if the answer does not follow the interface"""
-Ask = Callable[[Send, Read, Needed], Awaitable[list[Completion]]]
+Ask = Callable[[Send, Read, Needed], Awaitable[list[Any]]]
 
 
 class RequestFailed(Exception):
@@ -80,6 +79,11 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """The sums, in words."""
+        tokens = f"{self.prompt_tokens:,} tokens read, {self.completion_tokens:,} written"
+        return f"{self.requests:,} request{'s' * (self.requests != 1)}, {tokens}"
 
     def add(self, prompt_tokens: int, completion_tokens: int) -> None:
         """Count an answered request."""
@@ -128,32 +132,34 @@ class ModelServer:
         if key and url.scheme == "http" and not is_loopback(url.hostname or ""):
             raise InputError(
                 f"{self.base_url} is not encrypted and {self.key_variable} holds a key; needed: https, a tunnel to "
-                'localhost, or key_variable="" for a server that needs no key'
+                f'localhost, or for a server that needs no key no {self.key_variable} (key_variable="")'
             )
         return key
 
-    def run(self, sdk: Any, client: Any, work: Callable[[Any, Ask], Coroutine[Any, Any, T]]) -> T:
-        """The result of `work(client, ask)`, where `client` is a class of the package `sdk`.
+    async def session(
+        self,
+        sdk: Any,
+        client: Any,
+        work: Callable[[Any, Ask], Coroutine[Any, Any, T]],
+        slots: asyncio.Semaphore | None = None,
+    ) -> T:
+        """The result of `work(client, ask)`, where `client` is a class of the package `sdk`; a coroutine for `run`.
 
-        `ask(send, read, needed)` returns the replies to a request, sent again if it fails. What ends the wait for the
-        result, such as Ctrl-C, ends all requests at once.
+        `ask(send, read, needed)` returns the replies to a request, sent again if it fails. `slots` limit the requests
+        at a time; by default there are `concurrency` of them.
         """
+        free = slots or asyncio.Semaphore(self.concurrency)
 
-        async def session() -> T:
-            slots = asyncio.Semaphore(self.concurrency)
+        async def ask(send: Send, read: Read, needed: Needed) -> list[Any]:
+            await free.acquire()
+            replies = await self._ask(sdk, send, read, needed)
+            free.release()  # not after an error, which ends all: no other request begins then
+            return replies
 
-            async def ask(send: Send, read: Read, needed: Needed) -> list[Completion]:
-                await slots.acquire()
-                replies = await self._ask(sdk, send, read, needed)
-                slots.release()  # not after an error, which ends all: no other request begins then
-                return replies
-
-            async with client(
-                api_key="-", base_url=self.base_url, timeout=None, max_retries=0, http_client=self._http_client(sdk)
-            ) as opened:
-                return await work(opened, ask)
-
-        return run(session())
+        async with client(
+            api_key="-", base_url=self.base_url, timeout=None, max_retries=0, http_client=self._http_client(sdk)
+        ) as opened:
+            return await work(opened, ask)
 
     def _http_client(self, sdk: Any) -> Any:
         """No proxy, netrc or redirect: each would take the key, or the prompts, where nobody sent them."""
@@ -172,7 +178,7 @@ class ModelServer:
             event_hooks={"request": [set_headers]},
         )
 
-    async def _ask(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Completion]:
+    async def _ask(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Any]:
         stop = stop_after_attempt(self.retries + 1)
         retrying = AsyncRetrying(stop=stop, wait=_wait, retry=retry_if_exception_type(RequestFailed), reraise=True)
         try:
@@ -184,7 +190,7 @@ class ModelServer:
                 f"{self.timeout:g} s{self.lost_hint}"
             ) from None
 
-    async def _attempt(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Completion]:
+    async def _attempt(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Any]:
         try:
             async with asyncio.timeout(self.timeout):
                 response = (await send()).http_response
@@ -210,6 +216,8 @@ class ModelServer:
         """The error of a request that the server refuses."""
         needed = needed.format(path=self.path, base=self.base_url, variable=self.key_variable or "key_variable")
         kind = TooLong if status in (400, 413, 422) and TOO_LONG.search(text) else InputError
+        if kind is TooLong:
+            needed = "shorter texts, fewer new tokens, or a server with a longer context (vLLM: --max-model-len)"
         return kind(f"{self.base_url} refused a request for {self.model!r}, {self.printable(text)}; needed: {needed}")
 
     def printable(self, text: str) -> str:
@@ -235,7 +243,10 @@ def encodable(text: str) -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, in a thread of its own: the caller may have an event loop, as Jupyter does."""
+    """The result of a coroutine, in a thread of its own: the caller may have an event loop, as Jupyter does.
+
+    What ends the wait for it, such as Ctrl-C, ends all requests at once.
+    """
     loop = asyncio.new_event_loop()
 
     def serve() -> None:
@@ -276,7 +287,7 @@ def parse_address(base_url: str) -> SplitResult:
     )
 
 
-def refuse_unreachable(base_url: str, model: str, seconds: float = 10.0) -> None:
+def refuse_unreachable(base_url: str, model: str = "", seconds: float = 10.0) -> None:
     """Raises InputError if nothing listens at an address, before anything is asked of it."""
     url = urlsplit(base_url)
     try:
@@ -285,7 +296,7 @@ def refuse_unreachable(base_url: str, model: str, seconds: float = 10.0) -> None
         why = error.strerror or str(error) or type(error).__name__
         raise InputError(
             f"{one_line(base_url, 120)} cannot be reached ({one_line(why, 60)}); needed: a server of "
-            f"{shown(model, 40)} there, or another base_url"
+            f"{shown(model, 40) if model else 'models'} that runs there, or another address"
         ) from error
 
 

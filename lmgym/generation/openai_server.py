@@ -5,22 +5,44 @@ seed if a server ignores `n`, and a conversation gets the same replies alone as 
 """
 
 import asyncio
+import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Literal, final
+from urllib.parse import urlsplit
 
 from lmgym.config import Range
-from lmgym.errors import InputError, shown
-from lmgym.generation.model_server import NEEDED, Ask, Counted, ModelServer, encodable, sent_messages
+from lmgym.console import say
+from lmgym.errors import InputError, ServerError, shown
+from lmgym.generation.model_server import (
+    NEEDED,
+    Ask,
+    Counted,
+    ModelServer,
+    Usage,
+    encodable,
+    refuse_unreachable,
+    run,
+    sent_messages,
+)
 from lmgym.generation.protocol import Completion, FinishReason, LikelyTokens, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, to_transcript
 
 SEED_STEP, SEEDS = 1_000_003, 1 << 31  # an odd step visits every seed before it repeats one; every server takes 31 bits
 MOST_LOGPROBS = 20  # OpenAI's limit
+FEW_CHARACTERS = 40  # short replies may well be equal
+CONCURRENCY = 8
+KEY = "OPENAI_API_KEY"
+LIST_SECONDS = 15.0
 Request = Callable[[int, int], Awaitable[list[Completion]]]
 """1 to so many replies from one request with a seed"""
+Work = Callable[[list[int], Any, Ask], Coroutine[Any, Any, list[list[Completion]]]]
+"""replies to the conversations of these numbers, through a client"""
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+HIDDEN = ("reasoning_content", "reasoning", "tool_calls")
+"""fields of a message into which a server's parsers move parts of the text"""
 NEEDED_HERE = NEEDED | {
     404: "a base_url that ends before {path}, often in /v1, and a model that it serves (GET {base}/models lists them)"
 }
@@ -30,11 +52,16 @@ NEEDED_HERE = NEEDED | {
 class ServedGenerator:
     """Samples replies from `model` on the server at `base_url` ("http://localhost:8000/v1").
 
+    Several addresses share the conversations: each conversation goes to the same one, whatever else is asked for.
+
     `api` is "chat", where the server applies its chat template, or "completions", which receives the flat transcript.
     A server that ignores `n` is detected and gets one request a reply; use `n_in_one_request=False` for one that
     refuses `n`. With `top_logprobs` replies have so many of the likeliest tokens at each place, if the server gives
-    them. A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection,
-    a timeout, 429, 5xx or an invalid answer; at most `concurrency` run at once.
+    them. `vllm`: the server is vLLM's, so it is asked for token ids, and is sent neutral settings too, without which it
+    would take those of its model's folder.
+
+    A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection, a timeout,
+    429, 5xx or an invalid answer; at most `concurrency` run at once, over all addresses.
 
     The key comes from the environment variable `key_variable` ("": no key is sent). Raises InputError for an invalid
     address, and for one to which the key would travel unencrypted.
@@ -42,37 +69,44 @@ class ServedGenerator:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         model: str,
         api: Literal["chat", "completions"] = "chat",
         n_in_one_request: bool = True,
         timeout: float = 60.0,
         retries: int = 3,
-        key_variable: str = "OPENAI_API_KEY",
-        concurrency: int = 8,
+        key_variable: str = KEY,
+        concurrency: int = CONCURRENCY,
         top_logprobs: int = 0,
+        vllm: bool = False,
     ) -> None:
         if api not in PATHS:
             raise InputError(f"api={shown(api)}; needed: {' or '.join(PATHS)}")
         Range(0, MOST_LOGPROBS, hint="0: none").check("top_logprobs", top_logprobs)
-        self.base_url, self.model, self.api, self.n_in_one_request = base_url.rstrip("/"), model, api, n_in_one_request
-        self.concurrency, self.top_logprobs = concurrency, top_logprobs
-        self._server = ModelServer(
-            self.base_url,
-            PATHS[api],
-            model,
-            timeout,
-            retries,
-            key_variable,
-            concurrency,
-            ("Authorization", "Bearer {}"),
-            f", or n_in_one_request=False; {self.base_url}/models lists its models",
-        )
-        self.usage = self._server.usage
+        urls = [url.rstrip("/") for url in ([base_url] if isinstance(base_url, str) else base_url)]
+        self.base_url, self.model, self.api, self.n_in_one_request = ",".join(urls), model, api, n_in_one_request
+        self.concurrency, self.top_logprobs, self.vllm = concurrency, top_logprobs, vllm
+        self.usage = Usage()
+        self._servers = [
+            ModelServer(
+                url,
+                PATHS[api],
+                model,
+                timeout,
+                retries,
+                key_variable,
+                concurrency,
+                ("Authorization", "Bearer {}"),
+                f", or n_in_one_request=False; {url}/models lists its models",
+                self.usage,
+            )
+            for url in urls
+        ]
         self._asked_logprobs = (
             {"logprobs": True, "top_logprobs": top_logprobs} if api == "chat" else {"logprobs": top_logprobs}
         )
         self._refused_extras: set[tuple[str, Any]] = set()
+        self._warned: set[str] = set()
 
     def __repr__(self) -> str:
         return f"ServedGenerator({self.base_url!r}, {self.model!r}, api={self.api!r})"
@@ -82,16 +116,17 @@ class ServedGenerator:
     ) -> list[list[Completion]]:
         """n replies to each conversation; `progress` is called with (replies received, replies in all).
 
-        `tokens` is the server's count, 0 if it counted several replies together. Greedy replies are equal and requested
-        once. Raises ServerError after the last try, InputError for a request that the server refuses, and TooLong if it
-        refuses the length.
+        `tokens` is 0 if the server counted several replies together and gives no tokens of each. Greedy replies are
+        equal and requested once; of sampled ones that are all equal, the first time is a warning. Raises ServerError
+        after the last try, InputError for a request that the server refuses, and TooLong if it refuses the length.
         """
         if n < 1:
             raise InputError(f"n={n} replies; needed: 1 or more")
-        self._server.key()
-        extras = _extras(sampling)
+        for server in self._servers:
+            server.key()
+        extras = self._extras(sampling)
         if refused := self._refused_extras & set(extras.items()):
-            raise self._server.refusal(400, "as before", _without(refused))
+            raise self._servers[0].refusal(400, "as before", _without(refused))
         requested = n if sampling.temperature else 1  # vLLM refuses n greedy replies, which would be equal
         copies, received = n // requested, 0
         seeds = seeds_of(sampling, len(conversations))
@@ -102,25 +137,62 @@ class ServedGenerator:
             if progress:
                 progress(received, len(conversations) * n)
 
-        async def work(client: Any, ask: Ask) -> list[list[Completion]]:
+        contents = [self._content(conversation, sampling) for conversation in conversations]
+        read = partial(_read, self.api, sampling, self._warn)
+
+        async def work(numbers: list[int], client: Any, ask: Ask) -> list[list[Completion]]:
             api = client.chat.completions if self.api == "chat" else client.completions
 
             async def request(content: dict[str, Any], size: int, seed: int) -> list[Completion]:
                 send = partial(
                     api.with_raw_response.create, **content, n=size, seed=seed % SEEDS, stream=False, extra_body=extras
                 )
-                replies = (await ask(send, partial(_read, self.api, sampling), partial(self._needed, extras)))[:size]
+                replies = (await ask(send, read, partial(self._needed, extras)))[:size]
                 count(len(replies))
                 return replies
 
-            contents = [self._content(conversation, sampling) for conversation in conversations]
             return await asyncio.gather(
-                *(self._replies(partial(request, c), seed, requested) for c, seed in zip(contents, seeds, strict=True))
+                *(self._replies(partial(request, contents[i]), seeds[i], requested) for i in numbers)
             )
 
+        found = run(self._share(contents, work))
+        if requested > 1 and sampling.top_k != 1:
+            self._warn_of_copies(found, sampling)
+        return [replies * copies for replies in found]
+
+    async def _share(self, contents: Sequence[dict[str, Any]], work: Work) -> list[list[Completion]]:
+        """The replies to each content by `work`, for each server with the numbers of its share."""
         import openai
 
-        return [replies * copies for replies in self._server.run(openai, openai.AsyncOpenAI, work)]
+        shares: dict[int, list[int]] = {}
+        for number, content in enumerate(contents):
+            text = json.dumps(content.get("messages", content.get("prompt")))
+            shares.setdefault(zlib.crc32(text.encode()) % len(self._servers), []).append(number)
+        slots, client = asyncio.Semaphore(self.concurrency), openai.AsyncOpenAI
+        answered = await asyncio.gather(
+            *(self._servers[i].session(openai, client, partial(work, own), slots) for i, own in shares.items())
+        )
+        found = {
+            i: replies
+            for own, some in zip(shares.values(), answered, strict=True)
+            for i, replies in zip(own, some, strict=True)
+        }
+        return [found[i] for i in range(len(contents))]
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Says a fault of the server, each kind once."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            say(f"warning: {self.base_url} {text}", error=True)
+
+    def _warn_of_copies(self, replies: Sequence[Sequence[Completion]], sampling: Sampling) -> None:
+        if any(len({one.text for one in some}) == 1 and len(some[0].text) > FEW_CHARACTERS for some in replies):
+            self._warn(
+                "copies",
+                f"gave {len(replies[0])} equal replies at temperature {sampling.temperature:g}: if that happens again, "
+                "it ignores temperature and seeds, and the best of N chooses among copies; needed: a server that "
+                "samples, such as vLLM",
+            )
 
     async def _replies(self, request: Request, seed: int, n: int) -> list[Completion]:
         """n replies from as few requests as the server permits, in the order of the requests."""
@@ -154,6 +226,15 @@ class ServedGenerator:
             **(self._asked_logprobs if self.top_logprobs else {}),
         }
 
+    def _extras(self, sampling: Sampling) -> dict[str, Any]:
+        """Parameters that OpenAI's own interface lacks: those that are not neutral, and all of them for vLLM."""
+        extras: dict[str, Any] = {"return_token_ids": True} if self.vllm else {}
+        if sampling.top_k or self.vllm:
+            extras["top_k"] = sampling.top_k
+        if sampling.repetition_penalty != 1 or self.vllm:
+            extras["repetition_penalty"] = sampling.repetition_penalty
+        return extras if sampling.ends_at_eos else {**extras, "ignore_eos": True}
+
     def _needed(self, extras: dict[str, Any], status: int, text: str) -> str:
         """Advice on a refusal; parameters that it names are not sent again."""
         refused = {(name, value) for name, value in extras.items() if re.search(rf"\b{name}\b", text)}
@@ -168,20 +249,24 @@ def _without(extras: set[tuple[str, Any]]) -> str:
     return f"a sampling without {names}, or a server that supports it, such as vLLM"
 
 
-def _extras(sampling: Sampling) -> dict[str, Any]:
-    """Parameters that OpenAI's own interface lacks, if they are not neutral."""
-    extras: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
-    if sampling.repetition_penalty != 1:
-        extras["repetition_penalty"] = sampling.repetition_penalty
-    return extras if sampling.ends_at_eos else {**extras, "ignore_eos": True}
-
-
-def _read(api: str, sampling: Sampling, answer: Any) -> Counted:
+def _read(api: str, sampling: Sampling, warn: Callable[[str, str], None], answer: Any) -> Counted:
     """The replies in an answer, at least one. Raises an error if it does not follow the interface."""
     choices = answer["choices"]
-    texts = [choice["message"]["content"] if api == "chat" else choice["text"] for choice in choices]
+    chat = api == "chat"
+    texts = [choice["message"]["content"] if chat else choice["text"] for choice in choices]
+    hidden = [name for name in HIDDEN if chat and any(choice["message"].get(name) for choice in choices)]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise TypeError("a choice without text (a reasoning model may have run out of tokens)")
+        where = (
+            f"it is in {hidden[0]}: start the server without that parser"
+            if hidden
+            else "a reasoning model may have run out of tokens"
+        )
+        raise TypeError(f"a choice without text ({where})")
+    if hidden:
+        warn(
+            "hidden",
+            f"returned {hidden[0]} beside the text, which lacks that part; needed: a server without this parser",
+        )
     usage = answer.get("usage") or {}
     read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
     tokens = written if len(texts) == 1 else 0
@@ -203,11 +288,60 @@ def _read_likely(logprobs: Any) -> tuple[LikelyTokens, ...]:
     return tuple(LikelyTokens(token, {text: float(p) for text, p in top.items()}) for token, top in places)
 
 
+def _read_logprobs(logprobs: Any) -> tuple[float, ...]:
+    """The log-probability of each token, of either interface; none of a server that does not give all of them."""
+    if not isinstance(logprobs, dict):
+        return ()
+    places = logprobs.get("content")
+    found = logprobs.get("token_logprobs") if places is None else [place.get("logprob") for place in places]
+    return tuple(map(float, found)) if found and None not in found else ()
+
+
 def _completion(text: str, choice: dict[str, Any], sampling: Sampling, tokens: int) -> Completion:
     """The reply up to its first stop string. Servers report "stop" for an eos too; vLLM's `stop_reason` differs."""
     end, finish, stop = sampling.find_stop(text), choice.get("finish_reason"), choice.get("stop_reason", "unknown")
     reason: FinishReason = "length" if finish == "length" else "eos"
     if end is not None or (sampling.stop and finish == "stop" and isinstance(stop, str)):
         reason = "stop"
-    likely = _read_likely(choice.get("logprobs"))
-    return Completion(encodable(text[:end]), reason, tokens=tokens, likely=likely)
+    likely, logprobs = _read_likely(choice.get("logprobs")), _read_logprobs(choice.get("logprobs"))
+    ids = tuple(int(i) for i in choice.get("token_ids") or ())
+    tokens = len(ids) or len(logprobs) or tokens
+    return Completion(encodable(text[:end]), reason, ids, logprobs, tokens, likely=likely)
+
+
+def list_models(base_url: str, key_variable: str) -> list[dict[str, Any]]:
+    """The rows of a server's list of models, each with an `id`; none of a server that has no list.
+
+    Raises InputError for an address where nothing answers, for a key that is refused, and for what is no list.
+    """
+    server = ModelServer(
+        base_url, "/models", "the list of its models", LIST_SECONDS, 0, key_variable, 1, ("Authorization", "Bearer {}")
+    )
+    refuse_unreachable(base_url)
+
+    statuses: list[int] = []
+
+    def needed(status: int, _: str) -> str:
+        statuses.append(status)
+        return NEEDED.get(status, "an address that ends before {path}, often in /v1")
+
+    async def work(client: Any, ask: Ask) -> list[dict[str, Any]]:
+        return await ask(client.models.with_raw_response.list, _read_models, needed)
+
+    import openai
+
+    try:
+        return run(server.session(openai, openai.AsyncOpenAI, work))
+    except InputError:
+        if statuses[:1] in ([404], [405]) and urlsplit(base_url).path.strip("/"):
+            return []
+        raise
+    except ServerError as error:
+        raise InputError(str(error)) from None
+
+
+def _read_models(answer: Any) -> Counted:
+    rows = [row for row in answer["data"] if isinstance(row["id"], str)]
+    if not rows:
+        raise ValueError("it lists no model")
+    return rows, 0, 0

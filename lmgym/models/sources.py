@@ -17,6 +17,8 @@ from huggingface_hub import constants
 from lmgym.errors import InputError, found_from, shown, shown_path
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+SERVED = re.compile("(vllm|openai|anthropic):.")
+"""how the spec of a served model begins (lmgym/generation/model_specs.py); no hub id does"""
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -27,6 +29,7 @@ def resolve_source(name: str, role: str = "model") -> str:
     Raises InputError for a path that is not a model folder; a scorer may also be the folder of an adapter.
     """
     name = str(name)
+    refuse_served(name)
     elsewhere = "" if os.path.exists(name) else found_from(name)
     looks_local = elsewhere or os.path.exists(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
     if not looks_local:
@@ -45,6 +48,15 @@ def resolve_source(name: str, role: str = "model") -> str:
             f"{role} {shown_path(name)} is not a model folder: found {files}; needed: config.json and weights{hint}"
         )
     return str(path)
+
+
+def refuse_served(name: str, needs: str = "weights") -> None:
+    """Raises InputError for the spec of a served model, where its weights are needed, or its log-probabilities."""
+    if SERVED.match(name) and not os.path.exists(name):
+        raise InputError(
+            f"{shown(name)} is a served model, which gives no {needs} here; needed: a folder with config.json, or a "
+            "hub id, which is loaded in this process"
+        )
 
 
 def base_of_adapter(name: str) -> str | None:

@@ -41,6 +41,7 @@ CAUSES = {
     "non_finite": "stopped: a loss or gradient that is not finite",
     "stalled": "stopped: no progress",
     "rewards_failed": "stopped: too many rewards failed",
+    "server_failed": "stopped: the server that samples failed",
 }
 
 

@@ -75,9 +75,14 @@ DEFINITIONS = {  # the first pattern that matches the whole name, without `eval/
     r"groups/equal_rewards": "Share of groups whose replies all have the same reward: they teach nothing.",
     r"groups/reward_std": "Mean standard deviation of the rewards within a group.",
     r"groups/refilled": "Share of episodes that were sampled again for groups of equal rewards.",
-    r"sampler/weight": "Mean weight by which tokens are corrected for the sampler's other precision; 1: none.",
-    r"sampler/\w+|rollout/logprob_mismatch\w*": "How far the sampler's log-probabilities are from the trainer's; about "
-    "0 where both use the same precision.",
+    r"sampler/weight": "Mean weight by which tokens are corrected for the sampler's distribution; 1: none.",
+    r"sampler/masked_replies": "Share of replies without loss, because the sampler's distribution is too far away.",
+    r"sampler/kl": "KL of the sampler's distribution from the trainer's, nats per token.",
+    r"sampler/chi_square": "Chi-square of the trainer's distribution against the sampler's: how uneven weights are.",
+    r"rollout/logprob_mismatch": "Mean distance of the sampler's log-probabilities from the trainer's, nats per token; "
+    "about 0 where both use the same engine, precision and weights.",
+    r"rollout/logprob_mismatch_max": "The same of the token where it is largest.",
+    r"rollout/staleness": "Updates between the weights that sampled and those that are trained (--async_rollouts).",
     r"rollout/reply_tokens|samples/tokens": "Mean number of tokens of a reply.",
     r"rollout/turns": "Mean number of the policy's turns in an episode.",
     r"rollout/truncated_fraction": "Share of replies that reached --max_new_tokens.",

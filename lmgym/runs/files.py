@@ -67,10 +67,15 @@ def write_text(path: Path, text: str) -> None:
 
     Lone surrogates, which UTF-8 cannot encode, are written as JSON escapes.
     """
+    write_bytes(path, mask_keys(text).encode("utf-8", errors="backslashreplace"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file atomically: after a kill, or for a reader, it is the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(mask_keys(text))
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -251,7 +251,7 @@ SENTENCES = _by_name(
         "vllm_gpu_memory_utilization vllm_tensor_parallel_size": "replies are sampled in the training process",
         "vllm_importance_sampling_correction": "--sampler_correction token_truncate or sequence_mask",
         "enable_vllm_is_correction": "--sampler_correction token_truncate",
-        "async_train async_enable": "replies are always of the newest weights",
+        "async_train async_enable": "--async_rollouts 1",
         "loss_type": "--method and --loss_aggregation",
         "policy_loss_type": "--method and --importance_sampling_level",
         "eps_clip_low_high": "--epsilon_low and --epsilon_high",

@@ -13,7 +13,8 @@ LOGS = ("metrics.jsonl", "events.jsonl")
 """files that grow by lines, each with its step"""
 RUN_FILES = (
     *("run.json", *LOGS, "checkpoints", "model", "last", "adapter", "critic", "samples", "episodes", "stalls"),
-    *("rejected.jsonl", "evaluation.json", "scores.jsonl", "held_out.jsonl", "report.html", "tensorboard", "rounds"),
+    *("journal", "rejected.jsonl", "evaluation.json", "scores.jsonl", "held_out.jsonl", "report.html", "tensorboard"),
+    "rounds",
     NON_FINITE,
 )
 """everything that a stage writes to its folder: a run that begins again renames these"""

@@ -42,6 +42,11 @@ class Supervisor:
         self._interrupts.__exit__(kind, error, trace)
 
     @property
+    def run_id(self) -> str:
+        """The id of the run, which its checkpoints carry; the same on all ranks."""
+        return self._checkpoints.owner
+
+    @property
     def stop_requested(self) -> bool:
         """True if this rank was asked to stop or cannot write; reduce it over ranks before acting on it."""
         return bool(self._interrupts.reason or self._run.write_error)

@@ -35,7 +35,8 @@ def read_names(words: str, flag: str = "--scorers") -> dict[str, str]:
 
     Raises InputError, naming `flag`, for an empty path or name, and for a name that is given twice.
     """
-    pairs = [_named(part.strip()) for part in words.split(",") if part.strip()]
+    parts = re.split(r",(?!\s*https?://)", words)  # not between the addresses of vllm:URL,URL
+    pairs = [_named(part.strip()) for part in parts if part.strip()]
     if not pairs or not all(path and name != "" for name, path in pairs):
         raise InputError(f"{flag} {shown(words)}: needed [name=]PATH,[name=]PATH; a PATH may be a hub id")
     given = [name for name, _ in pairs if name is not None]
@@ -54,8 +55,15 @@ def _named(part: str) -> tuple[str | None, str]:
 
 
 def name_of(path: str) -> str:
-    """The name of a folder or hub id: of outputs/short/model it is short, of outputs/short/2/model short_2."""
-    folder = path.partition("#")[0]
+    """The name of a folder or hub id: of outputs/short/model it is short, of outputs/short/2/model short_2.
+
+    That of a served model (lmgym/generation/model_specs.py) is the model's, or follows from its first address.
+    """
+    from lmgym.models.sources import SERVED
+
+    folder, _, rest = path.partition("#")
+    if SERVED.match(path):
+        folder = rest or path.partition(":")[2].split(",")[0].rstrip("/").removesuffix("/v1")
     parts = os.path.abspath(folder).split(os.sep) if os.path.exists(folder) else folder.split("/")
     parts = [part for part in parts if part not in UNTOLD] or [folder]
     first = next((i for i in reversed(range(len(parts))) if not INSIDE_A_RUN.fullmatch(parts[i])), 0)

@@ -39,6 +39,7 @@ CHECKPOINTING = {"use_reentrant": False, "context_fn": checkpoint_contexts}
 FREE_SETTINGS = {
     *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
     *("save_total_limit", "resume", "reshard", "stall_timeout"),
+    *("engine_memory", "engine_concurrency"),
     *("capabilities", "capabilities_data", "capabilities_limit", "capabilities_batch"),
 }
 

@@ -4,6 +4,7 @@ A loss of the policy is a number per token, which its caller weighs (`ppo.algori
 over ranks and accumulation. Ratios are p / p_old, given as their logarithms: see `ratios_of_replies`.
 """
 
+import math
 from typing import Literal, Protocol
 
 import torch
@@ -108,7 +109,7 @@ def sampler_weights(
     trainer: torch.Tensor,
     sampler: torch.Tensor,
     lengths: torch.Tensor,
-    mode: Literal["none", "token_truncate", "sequence_mask"],
+    mode: Literal["none", "token_truncate", "sequence_mask", "geometric_mask"],
     cap: float,
 ) -> torch.Tensor:
     """Weights [M] of the losses of sampled tokens, from their log-probabilities [M]: importance sampling.
@@ -116,7 +117,8 @@ def sampler_weights(
     Sampler and trainer may differ, by their engine, their precision or an update, before the policy is updated.
 
     token_truncate: p_trainer / p_sampler of each token, at most `cap` (Yao et al. 2025). sequence_mask: the product
-    over a reply's tokens, whose numbers are `lengths` [R], or 0 if it is above `cap`, as in TRL. Differences of at most
+    over a reply's tokens, whose numbers are `lengths` [R], or 0 if it is above `cap`, as in TRL. geometric_mask: 1, or
+    0 for a reply whose geometric mean of p_trainer / p_sampler is not within 1 / cap and cap. Differences of at most
     ROUNDING count as none, so that one engine gives exactly 1.
     """
     if mode == "none":
@@ -126,7 +128,10 @@ def sampler_weights(
     if mode == "token_truncate":
         return difference.exp().clamp(max=cap)
     replies = torch.arange(len(lengths)).repeat_interleave(lengths)
-    weights = torch.zeros(len(lengths)).index_add_(0, replies, difference).exp()
+    sums = torch.zeros(len(lengths)).index_add_(0, replies, difference)
+    if mode == "geometric_mask":
+        return ((sums / lengths).abs() <= math.log(cap)).float()[replies]
+    weights = sums.exp()
     return torch.where(weights > cap, 0.0, weights)[replies]
 
 

@@ -22,7 +22,7 @@ from ppo.rollouts import Rollouts
 
 Sums = dict[str, tuple[float, float]]
 """a sum and the count that it is divided by"""
-IF_ANY = ("rollout/absent_agents", "rollout/failed_episodes")
+IF_ANY = ("rollout/absent_agents", "rollout/failed_episodes", "sampler/masked_replies")
 """metrics that are left out while there are none"""
 LINE = {
     "reward/mean": "reward",
@@ -128,6 +128,9 @@ def rollout_sums(rollouts: Rollouts, rewards: torch.Tensor, kl_coef: float, has_
             "reward/kl_penalty": (kl_coef * x.sum().item(), episodes),
         }
     sums["sampler/weight"] = per_token(rollouts.correction[mask].double())
+    # the weights of a reply that is not masked are above 0
+    dropped = (rollouts.row_sums(rollouts.correction) == 0).numpy() & rollouts.row_has_loss
+    sums["sampler/masked_replies"] = (float(dropped.sum()), float(rollouts.row_has_loss.sum()))
     if has_critic:
         sums |= {
             "values/mean": per_token(values),

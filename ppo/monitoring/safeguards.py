@@ -50,12 +50,14 @@ def check_rollouts(
 ) -> list[str]:
     """Raises InputError, on all ranks, if sampler, trainer and reference disagree. Collective.
 
-    Without a mismatch `FirstForward` compares sampler and trainer. Returns warnings.
+    Without a mismatch `FirstForward` compares sampler and trainer. Stale rollouts are of other weights than the
+    trainer's: their log-probabilities must differ, and only those of the next rollouts' weights are compared. Returns
+    warnings.
     """
     notes: list[str] = []
     raise_on_all_ranks(partial(check_finite, config, c.tokenizer, rollouts))
     raise_on_all_ranks(partial(c.sampler.refuse_stale, c.engine.version))
-    if mismatch is not None:
+    if mismatch is not None and not rollouts.staleness:
         notes = _check_distance(config, c, state, rollouts, mismatch)
     if state.iteration == 0:
         eos, rounded = c.sampler.generator.eos, state.rounding
@@ -76,6 +78,8 @@ def _check_distance(
     The allowed difference is measured on the first rollouts, and again if it is exceeded. Returns warnings.
     """
     known, precision = state.rounding, config.policy.precision
+    if c.sampler.whole is None:
+        return _server_notes(config, state, mismatch)
     found = mismatch.largest if precision == "fp32" else mismatch.mean
     if known is not None and found <= allowed_difference(precision, known, mismatch.tokens):
         return []
@@ -85,6 +89,17 @@ def _check_distance(
     raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts, rounding))
     state.rounding = rounding.trainer
     return [] if known is not None else rounding_notes(config, rounding)
+
+
+def _server_notes(config: PPOConfig, state: LoopState, mismatch: LogprobMismatch) -> list[str]:
+    """A line on the first rollouts' distance from a server's log-probabilities; its weights were proved at the sync."""
+    if state.iteration:
+        return []
+    mode, cap = config.correction
+    return [
+        f"server and trainer differ by {mismatch.mean:.2g} nats a token, at most {mismatch.largest:.2g} "
+        f"({mismatch.tokens:,} tokens); corrected by {mode}, {cap:g}"
+    ]
 
 
 def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
@@ -348,16 +363,16 @@ def collapse(metrics: Mapping[str, float], limits: LimitConfig, first_length: fl
 def stop_collapsed(why: str, run: Run, sampled_after: int) -> RunStopped:
     """The end of a collapsed run, at its last good checkpoint: one that was followed by replies within bounds.
 
-    The weights that sampled are those after `sampled_after` updates: a checkpoint of them is renamed, or a relaunch
-    would start from a collapsed policy. Collective.
+    The weights that sampled are those after `sampled_after` updates: checkpoints of them, and of later ones, are
+    renamed, or a relaunch would start from a collapsed policy. Collective.
     """
     folder, kept = run.folder / FOLDER, ""
-    bad = folder / f"step-{sampled_after:08d}"
-    if run.is_main and bad.is_dir():
+    first = f"step-{sampled_after:08d}"
+    for bad in [path for path in sorted(folder.glob("step-*")) if path.name >= first] if run.is_main else []:
         renamed = folder / f"collapsed-{bad.name}"
         shutil.rmtree(renamed, ignore_errors=True)
         bad.rename(renamed)
-        kept = f"{bad.name} holds this policy and was renamed to {renamed}; "
+        kept += f"{bad.name} holds this policy and was renamed to {renamed}; "
     good = sorted(folder.glob("step-*"))
     kept += f"the last good checkpoint is {good[-1]}" if good else "there is no earlier checkpoint"
     advice = "raise init_kl_coef, lower learning_rate, or look at the samples of the last iterations"

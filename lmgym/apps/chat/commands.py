@@ -15,6 +15,9 @@ OTHER_FLAGS = {
     "allow_extra_args": True,
 }  # load_experiment checks them
 EXPERIMENT = click.option("--experiment_name", help="name of an experiment, or path/to/file.py")
+CONCURRENCY = click.option(
+    "--concurrency", type=click.IntRange(1), default=8, show_default=True, help="most requests to a server at a time"
+)
 SESSION_OPTIONS = (
     click.option("--select_model", help="scorer that selects the reply  [default: the first]"),
     click.option("--best_of", type=int, help="number of replies per turn  [default: 6, or 1 without scorers]"),
@@ -93,17 +96,22 @@ def convo_evolution(context: click.Context, experiment_name: str | None, dataset
 @click.argument("model")
 @click.option("--scorers", default="", metavar="[NAME=]PATH,...", help="reward models: folders or hub ids")
 @session_options
-def chat(model: str, scorers: str, as_json: bool, **options) -> None:
+@CONCURRENCY
+def chat(model: str, scorers: str, concurrency: int, as_json: bool, **options) -> None:
     """Talk to a model; with scorers, to the best of N replies.
 
-    MODEL is a model's folder or hub id. Without a terminal, each line of stdin is a message.
+    MODEL is a model's folder or hub id, or a served one: vllm:URL, vllm:FOLDER, openai:URL#MODEL, anthropic:MODEL
+    (docs/engines.md). Without a terminal, each line of stdin is a message.
     """
 
     def run() -> None:
         from lmgym.apps.chat.startup import ChatOptions, run_chat
+        from lmgym.generation.model_specs import read_model_spec
 
+        read_model_spec(model)  # before the scorers load
         if scorers:
             read_names(scorers)  # before the model loads
-        run_chat(ChatOptions("hh", **options), ["--model", model, "--scorers", scorers], as_json)
+        flags = ["--model", model, "--scorers", scorers, "--concurrency", str(concurrency)]
+        run_chat(ChatOptions("hh", **options), flags, as_json)
 
     launch(run)

@@ -37,7 +37,8 @@ def debate(experiment: str | None, flags: tuple[str, ...]) -> None:
     writes rows to train debaters on.
 
     `lmgym debate audit JUDGE` shows what moves a judge though it says nothing about the answer. JUDGE is a model's
-    folder or hub id, scorer:NAME (a reward model), letter:X, random, or FILE.py (the judge of that tournament).
+    folder or hub id, a served one (vllm:URL, vllm:FOLDER, openai:URL#MODEL), scorer:NAME (a reward model), letter:X,
+    random, or FILE.py (the judge of that tournament).
     """
     if experiment == "data":
         from lmgym.apps.debate.training.command import data

@@ -47,7 +47,7 @@ def measure(game: str, episodes: int, seed: int) -> None:
     "--agent",
     default="human",
     show_default=True,
-    help="human, random, heuristic, optimal, or a model: its folder or hub id",
+    help="human, random, heuristic, optimal, or a model: folder, hub id, vllm:URL, openai:URL#MODEL, anthropic:MODEL",
 )
 @EPISODES
 @SEED

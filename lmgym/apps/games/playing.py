@@ -5,12 +5,15 @@ import os
 import numpy as np
 
 from lmgym.apps.games.ladder import LadderGame, Measured, WatchMove, find_game
+from lmgym.apps.games.ladder import play_games as play_all
 from lmgym.apps.games.tables import shown as figure
 from lmgym.config import SEED, Range
 from lmgym.console import CONSOLE, clean, say
-from lmgym.environments.players import ActionScript
+from lmgym.environments.engine import hashed_seeds
+from lmgym.environments.players import ActionScript, GeneratorPlayer, Player
 from lmgym.environments.protocol import Environment, Observation
 from lmgym.errors import InputError, shown
+from lmgym.generation.model_specs import load_generator, read_model_spec
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.text import Conversation, to_transcript
 
@@ -36,12 +39,14 @@ def play_games(
     sampling = Sampling(game.max_new_tokens if max_new_tokens is None else max_new_tokens, temperature, seed=seed)
     if agent == HUMAN or agent in game.players:
         returns = _scripted(game, ask if agent == HUMAN else game.players[agent], number, seed)
+    elif read_model_spec(agent).served:
+        returns = _of_server(game, agent, number, seed, sampling, policy_over)
     elif os.path.isdir(agent) or "/" in agent:
         returns = _of_model(game, agent, number, seed, sampling, policy_over)
     else:
         raise InputError(
             f"--agent {shown(agent)} is no folder; needed: {HUMAN}, {', '.join(game.players)}, or a model's folder or "
-            "hub id"
+            "hub id, or vllm:URL, openai:URL#MODEL, anthropic:MODEL"
         )
     if not returns:
         return
@@ -77,6 +82,24 @@ def ask(game: Environment, seen: Observation, rng: np.random.Generator) -> str:
 
 def _text(prompt: Conversation) -> str:
     return clean(to_transcript(prompt).removesuffix("\nBot:"))
+
+
+def _of_server(game: LadderGame, name: str, episodes: int, seed: int, sampling: Sampling, over: str) -> list[float]:
+    """Returns of a served model's games, many at a time. Raises InputError for what needs a model in this process."""
+    if over != "tokens" or game.has_tools:
+        needs = f"--policy_over {over}" if over != "tokens" else f"{game.name}, whose tools its template writes,"
+        raise InputError(
+            f"{needs} needs a model in this process, and {shown(name)} is served; needed: a folder, a hub id"
+        )
+    players: dict[str, Player] = {agent: GeneratorPlayer(ScriptedGenerator(s)) for agent, s in game.opponents.items()}
+    players[game.agent] = GeneratorPlayer(load_generator(name), sampling)
+    returns: list[float] = []
+    for first in [0, *range(1, episodes, TOGETHER)]:  # the first game is shown
+        seeds = range(seed + first, seed + min(first + TOGETHER, episodes) if first else seed + 1)
+        environments = [game.environment() for _ in seeds]
+        found = play_all(environments, seeds, players, hashed_seeds(seed), _watch(first > 0))
+        returns += [of_game[game.agent] for of_game in found]
+    return returns
 
 
 def _of_model(game: LadderGame, name: str, episodes: int, seed: int, sampling: Sampling, over: str) -> list[float]:

@@ -7,10 +7,11 @@ from typing import Any
 
 from lmgym.apps.playpen.model_settings import CulledReplies, culled_end, model_config
 from lmgym.apps.playpen.registries.keys import provide_key
-from lmgym.apps.playpen.registries.models import PROGRAMMED
+from lmgym.apps.playpen.registries.models import PROGRAMMED, SERVED
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError
 from lmgym.generation.model_server import Usage
+from lmgym.generation.model_specs import load_generator
 from lmgym.generation.protocol import Generator, Sampling
 
 OPENAI_URL, LOCAL_URL = "https://api.openai.com/v1", "http://127.0.0.1:8000/v1"
@@ -93,6 +94,8 @@ def make_generator(spec: Spec) -> Generator:
             provide_key("huggingface", required=True)
         return load_local_player(spec, config)
     model = str(spec.get("model_id") or spec.name)
+    if backend == SERVED:
+        return CulledReplies(load_generator(model), None)
     if backend in OPENAI_COMPATIBLE:
         from lmgym.generation.openai_server import ServedGenerator
 

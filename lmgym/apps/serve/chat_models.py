@@ -161,6 +161,7 @@ class ChatOptions:
     first_message: str = ""
     queue: int = 64
     timeout: float = 300.0
+    concurrency: int = 8
 
 
 def load_models(paths: Mapping[str, str], options: ChatOptions) -> ChatModels:
@@ -168,9 +169,8 @@ def load_models(paths: Mapping[str, str], options: ChatOptions) -> ChatModels:
     most = check_count(options.max_best_of, "max_best_of")
     if options.best_of is not None and not 1 <= options.best_of <= most:
         raise InputError(f"best_of={options.best_of:,}: needed 1 to {most:,}, or a larger --max_best_of")
-    loaders = {
-        name: load_experiment("hh", ["--model", path, "--scorers", options.scorers]) for name, path in paths.items()
-    }
+    flags = ["--scorers", options.scorers, "--concurrency", str(options.concurrency)]
+    loaders = {name: load_experiment("hh", ["--model", path, *flags]) for name, path in paths.items()}
     first = next(iter(loaders.values()))
     judges = first.judges()
     select = check_scorer(options.select_model, judges, "--scorers")

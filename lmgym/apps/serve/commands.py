@@ -82,6 +82,13 @@ def rewards(scorers: tuple[str, ...], host: str, port: int, token: str, precisio
 @click.option("--prompt", "--persona", "prompt", default="", help="system message of requests that have none")
 @click.option("--first_message", default="", help="first message of the bot on the page")
 @click.option("--sessions", default="outputs/sessions", show_default=True, help="folder for the page's sessions")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="most requests to a served policy at a time",
+)
 @server_options
 @click.option("--timeout", default=300.0, show_default=True, help="seconds until a request is refused")
 @click.option("--queue", default=64, show_default=True, help="requests that may wait")
@@ -90,12 +97,17 @@ def chat(
 ) -> None:
     """Serve policies as an OpenAI server, best of N replies by scorers, and a page to talk with them.
 
-    A PATH is a folder or hub id. The first policy answers requests that name none.
+    A PATH is a folder or hub id, or a served model: vllm:URL, vllm:FOLDER, openai:URL#MODEL, anthropic:MODEL
+    (docs/engines.md). The first policy answers requests that name none.
     """
 
     def run() -> None:
         _check(port, options["timeout"], options["queue"], max_body_mb)
         paths = read_names(",".join(policies), "lmgym serve chat")
+        from lmgym.generation.model_specs import read_model_spec
+
+        for path in paths.values():
+            read_model_spec(path)
         if options["scorers"]:
             read_names(options["scorers"])  # before the models load
         if options["max_tokens"] is not None:

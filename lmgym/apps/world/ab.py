@@ -76,7 +76,9 @@ class Design:
         return [Arm(i, users, self.days, self.seed, self.sampling(i)) for i, users in enumerate(groups)]
 
 
-def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, processes: int = 0) -> None:
+def run_ab(
+    names: Sequence[str], design: Design, output: str, logs: bool, processes: int = 0, concurrency: int = 8
+) -> None:
     """Deploys all policies, compares the first with the others, prints a table and writes OUTPUT/ab.json."""
     if len(names) < 2:
         raise InputError(f"found {len(names)}; needed: at least 2 policies, a baseline and others")
@@ -85,7 +87,7 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
     folders = [Path(output) / "logs" / str(place + 1) for place in range(len(names))] if logs else []
     for folder in folders:
         refuse_unwritable(folder, design.days)
-    record = experiment(names, design, folders, processes)
+    record = experiment(names, design, folders, processes, concurrency)
     path = Path(output) / "ab.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -93,21 +95,23 @@ def run_ab(names: Sequence[str], design: Design, output: str, logs: bool, proces
     say(f"{path}: these figures at full precision" + (f"; logs in {path.parent / 'logs'}" if logs else ""))
 
 
-def run_deploy(name: str, design: Design, output: str, processes: int = 0) -> None:
+def run_deploy(name: str, design: Design, output: str, processes: int = 0, concurrency: int = 8) -> None:
     """Deploys one policy and writes its logs."""
     design.check(processes)
     refuse_unwritable(Path(output), design.days)
     from lmgym.apps.world.arms import deploy_all
 
     arms = design.arms([np.arange(design.users)])
-    [(behaviour, _)] = deploy_all([name], design.world, arms, processes)
+    [(behaviour, _)] = deploy_all([name], design.world, arms, processes, concurrency)
     sizes = behaviour.write(output)
     for figure, ratio in figures(behaviour.activity).items():
         say(f"{figure:20} {ratio.value:.3f}")
     say(f"{output}: " + ", ".join(f"{table} {size:,}" for table, size in sizes.items()))
 
 
-def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), processes: int = 0) -> dict[str, Any]:
+def experiment(
+    names: Sequence[str], design: Design, logs: Sequence[Path] = (), processes: int = 0, concurrency: int = 8
+) -> dict[str, Any]:
     """The figures of each policy, and comparisons of the first with the others, as the content of ab.json.
 
     Writes the logs of policy i to the folder `logs[i]`, if given; `processes` 0 is automatic. Raises InputError for
@@ -115,7 +119,7 @@ def experiment(names: Sequence[str], design: Design, logs: Sequence[Path] = (), 
     """
     from lmgym.apps.world.arms import deploy_all
 
-    deployed = deploy_all(names, design.world, design.arms(design.groups(len(names))), processes)
+    deployed = deploy_all(names, design.world, design.arms(design.groups(len(names))), processes, concurrency)
     arms, ratios = [], []
     for place, (name, (behaviour, seconds)) in enumerate(zip(names, deployed, strict=True)):
         if logs:

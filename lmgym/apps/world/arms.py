@@ -31,6 +31,7 @@ from lmgym.apps.world.policies import load_policies, read_policy
 from lmgym.apps.world.streams import Ints
 from lmgym.apps.world.world import World
 from lmgym.errors import InputError
+from lmgym.generation.openai_server import CONCURRENCY
 from lmgym.generation.protocol import Generator, Progress, Sampling
 from lmgym.report.status_line import StatusLine
 
@@ -61,6 +62,8 @@ def processes_for(names: Sequence[str], arms: Sequence[Arm]) -> int:
     import torch
 
     specs = [read_policy(name) for name in names]
+    if any(spec.served for spec in specs):
+        return 1  # which sends as many requests at a time as are allowed
     folders = {Path(folder) for spec in specs for folder in (spec.base, spec.scorer) if os.path.isdir(folder)}
     weights = sum(f.stat().st_size for folder in folders for f in folder.glob("*.safetensors"))
     if torch.cuda.is_available() or weights > MOST_WEIGHT_BYTES:
@@ -70,26 +73,31 @@ def processes_for(names: Sequence[str], arms: Sequence[Arm]) -> int:
 
 
 def deploy_all(
-    names: Sequence[str], world: World, arms: Sequence[Arm], processes: int = 0
+    names: Sequence[str], world: World, arms: Sequence[Arm], processes: int = 0, concurrency: int = CONCURRENCY
 ) -> Iterator[tuple[Behaviour, float]]:
     """(behaviour of users, seconds of all processes together) of each arm, in order.
 
-    `processes` 0 is `processes_for`. Raises InputError for policies that do not load, and if a process is killed.
+    `processes` 0 is `processes_for`. Raises InputError for policies that do not load, for served ones in several
+    processes, and if a process is killed.
     """
+    if processes > 1 and any(read_policy(name).served for name in names):
+        raise InputError(
+            f"--processes {processes} with a served policy; needed: 1, and requests at once: --concurrency"
+        )
     processes = processes or processes_for(names, arms)
     days = sum(len(arm.users) * arm.days for arm in arms)
     with StatusLine("simulating", days, "user-days", plain=True) as line:
         line.update(0)
         if processes == 1:
-            yield from _deploy_here(names, world, arms, line)
+            yield from _deploy_here(names, world, arms, line, concurrency)
         else:
             yield from _deploy_in_processes(names, world, arms, processes, line)
 
 
 def _deploy_here(
-    names: Sequence[str], world: World, arms: Sequence[Arm], line: StatusLine
+    names: Sequence[str], world: World, arms: Sequence[Arm], line: StatusLine, concurrency: int
 ) -> Iterator[tuple[Behaviour, float]]:
-    policies, before = load_policies(names, world), 0
+    policies, before = load_policies(names, world, concurrency), 0
     line.begin(0)
     for number, arm in enumerate(arms, 1):
         began = time.perf_counter()

@@ -67,8 +67,9 @@ def baselines(folder: str, rows: int | None) -> None:
 
 
 POLICY = (
-    "POLICY is a model's folder, or `bots` (the world's own). POLICY@SCORER:N is the best of N of its replies by "
-    "SCORER: a scorer's folder, `gold` (the hidden utility: the ceiling) or `random` (the floor)."
+    "POLICY is a model's folder or hub id, a served model (vllm:URL, vllm:FOLDER, openai:URL#MODEL, anthropic:MODEL), "
+    "or `bots` (the world's own). POLICY@SCORER:N is the best of N of its replies by SCORER: a scorer's folder, `gold` "
+    "(the hidden utility: the ceiling) or `random` (the floor)."
 )
 DAYS = click.option(
     "--days",
@@ -82,6 +83,10 @@ TEMPERATURE = click.option("--temperature", default=1.0, show_default=True, help
 MAX_NEW_TOKENS = click.option("--max_new_tokens", default=48, show_default=True, help="of a reply")
 PROCESSES = click.option(
     "--processes", default=0, show_default=True, help="0: up to one per core, for small models without a GPU"
+)
+
+CONCURRENCY = click.option(
+    "--concurrency", type=click.IntRange(1), default=8, show_default=True, help="most requests to servers at a time"
 )
 
 
@@ -99,6 +104,7 @@ PROCESSES = click.option(
 @MAX_NEW_TOKENS
 @click.option("--logs", is_flag=True, help="also write the behaviour under policy N to OUTPUT/logs/N, as training data")
 @PROCESSES
+@CONCURRENCY
 @click.option("--output", default="outputs/ab", show_default=True, help="folder for ab.json")
 def ab(
     policies: tuple[str, ...],
@@ -112,12 +118,13 @@ def ab(
     max_new_tokens: int,
     logs: bool,
     processes: int,
+    concurrency: int,
     output: str,
 ) -> None:
     from lmgym.apps.world.ab import Design, run_ab
 
     design = Design(users, days, seed, world_seed, paired, temperature, max_new_tokens, retention)
-    launch(lambda: run_ab(policies, design, output, logs, processes))
+    launch(lambda: run_ab(policies, design, output, logs, processes, concurrency))
 
 
 @click.command(help=f"Let simulated users chat with a policy, and log it as `lmgym world` does.\n\n{POLICY}")
@@ -130,6 +137,7 @@ def ab(
 @TEMPERATURE
 @MAX_NEW_TOKENS
 @PROCESSES
+@CONCURRENCY
 @TABLES_FOLDER
 def deploy(
     policy: str,
@@ -141,12 +149,13 @@ def deploy(
     temperature: float,
     max_new_tokens: int,
     processes: int,
+    concurrency: int,
     output: str,
 ) -> None:
     from lmgym.apps.world.ab import Design, run_deploy
 
     design = Design(users, days, seed, world_seed, False, temperature, max_new_tokens, retention)
-    launch(lambda: run_deploy(policy, design, output, processes))
+    launch(lambda: run_deploy(policy, design, output, processes, concurrency))
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Policies by name: a model's folder, the world's bots, or the best of N replies of either by a scorer."""
+"""Policies by name: a model's spec, the world's bots, or the best of N replies of either by a scorer."""
 
 import os
 import re
@@ -9,6 +9,8 @@ from lmgym.apps.world.app import OneLine
 from lmgym.apps.world.scorer import hidden_utility
 from lmgym.apps.world.world import World
 from lmgym.errors import InputError, one_line, shown
+from lmgym.generation.model_specs import load_generator, read_model_spec
+from lmgym.generation.openai_server import CONCURRENCY
 from lmgym.generation.protocol import Generator, ScriptedGenerator
 from lmgym.scoring.best_of_n import BestOfN
 from lmgym.scoring.named_scorers import load_scorer as load_named
@@ -28,15 +30,19 @@ class PolicySpec:
     scorer: str = ""
     best_of: int = 0
 
+    @property
+    def served(self) -> bool:
+        """True if a server generates the replies."""
+        return self.base != BOTS and read_model_spec(self.base).served
+
 
 def read_policy(text: str) -> PolicySpec:
     """Parses POLICY or POLICY@SCORER:N. Raises InputError for anything else."""
-    if text == BOTS or os.path.isdir(text):
-        return PolicySpec(text)
     name = shown(text)
     base, at, rest = text.rpartition("@")
-    if not at:
-        raise InputError(f"policy {name} is not a folder; needed: a Hugging Face folder, {BOTS}, or POLICY@SCORER:N")
+    if text == BOTS or os.path.isdir(text) or not at:
+        _check_base(text, name)
+        return PolicySpec(text)
     scorer, colon, number = rest.rpartition(":")
     if not colon or not re.fullmatch("[0-9]+", number):
         example = f"{one_line(base)}@{GOLD}:4"
@@ -44,18 +50,28 @@ def read_policy(text: str) -> PolicySpec:
     if len(number) > 9 or not 1 <= int(number) <= MOST_REPLIES:
         best_of = f"the best of {one_line(number, 20)} replies"
         raise InputError(f"policy {name} is {best_of}; needed: 1 or more; at most {MOST_REPLIES:,}")
-    if base != BOTS and not os.path.isdir(base):
-        raise InputError(f"policy {shown(base)} of {name} is not a folder; needed: a Hugging Face folder, or {BOTS}")
+    _check_base(base, name)
     if scorer not in (GOLD, RANDOM) and not os.path.isdir(scorer):
         needed = f"a scorer's folder, {GOLD} or {RANDOM}"
         raise InputError(f"scorer {shown(scorer)} of {name} is not a folder; needed: {needed}")
     return PolicySpec(base, scorer, int(number))
 
 
-def load_policies(texts: Sequence[str], world: World) -> list[Generator]:
+def _check_base(base: str, name: str) -> None:
+    """Raises InputError for what is neither the bots, a folder, a hub id with its owner, nor a served model."""
+    if base == BOTS or os.path.isdir(base):
+        return
+    if not read_model_spec(base).served and "/" not in base:
+        raise InputError(
+            f"policy {shown(base)}{'' if shown(base) == name else f' of {name}'} is not a folder; needed: a folder, "
+            f"owner/name of the hub, vllm:URL, openai:URL#MODEL, {BOTS}, or POLICY@SCORER:N"
+        )
+
+
+def load_policies(texts: Sequence[str], world: World, concurrency: int = CONCURRENCY) -> list[Generator]:
     """The generators of the policies; each model is loaded once. Raises InputError for any that does not load."""
     specs = [read_policy(text) for text in texts]
-    bases = {base: OneLine(load_base(base, world)) for base in {spec.base for spec in specs}}
+    bases = {base: OneLine(load_base(base, world, concurrency)) for base in {spec.base for spec in specs}}
     scorers = {name: load_scorer(name, world) for name in {spec.scorer for spec in specs if spec.scorer}}
     return [
         BestOfN(bases[spec.base], scorers[spec.scorer], spec.best_of) if spec.best_of else bases[spec.base]
@@ -63,15 +79,15 @@ def load_policies(texts: Sequence[str], world: World) -> list[Generator]:
     ]
 
 
-def load_base(name: str, world: World) -> Generator:
-    """The world's bots, or a causal model. Raises InputError if it does not load, or has no eos token."""
+def load_base(name: str, world: World, concurrency: int = CONCURRENCY) -> Generator:
+    """The world's bots, or a model. Raises InputError if it does not load, or one of this process has no eos token."""
     if name == BOTS:
         from lmgym.apps.world.embedded_world import bot_reply
 
         return ScriptedGenerator(lambda conversation, rng: bot_reply(world, conversation, rng))
-    from lmgym.generation.local_generation import LocalGenerator, load_causal
+    from lmgym.generation.local_generation import LocalGenerator
 
-    generator = load_causal(name)
+    generator = load_generator(name, concurrency)
     if isinstance(generator, LocalGenerator):
         generator.generation_batch_size = BATCH_ROWS
         if not len(generator.eos):

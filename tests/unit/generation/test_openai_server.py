@@ -363,7 +363,7 @@ def test_a_key_is_not_sent_over_http_to_another_machine(host: str, monkeypatch: 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]", "LOCALHOST"])
 def test_a_key_may_go_to_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    assert ServedGenerator(f"http://{host}:8000/v1", "tiny")._server.key() == KEY
+    assert ServedGenerator(f"http://{host}:8000/v1", "tiny")._servers[0].key() == KEY
 
 
 @pytest.mark.parametrize(

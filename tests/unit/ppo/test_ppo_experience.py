@@ -11,7 +11,7 @@ from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.models.lora import add_lora
 from ppo.actor_critic import ActorCritic, Reference
 from ppo.algorithms.learning import advantage_estimator, loss_function
-from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+from ppo.config import EngineConfig, MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, LogprobMismatch
 from ppo.learner import Learner
 from ppo.rollouts import Rollouts
@@ -223,6 +223,26 @@ def measured(name: str, precision="fp32", **asked: bool) -> tuple[Rollouts, tupl
     reference.model.register_forward_hook(lambda *_: ran.__setitem__(1, 1))
     found = Experience(config, make_engine(config, actor, None), reference, CPU).measure(rollouts, **asked)
     return rollouts, (bool(ran[0]), bool(len(rollouts.reference_logprobs))), found
+
+
+@pytest.mark.parametrize("engine", [EngineConfig("vllm"), EngineConfig(async_rollouts=1)])
+def test_another_engine_and_other_weights_are_corrected_for_and_p_old_is_computed(engine: EngineConfig) -> None:
+    config = replace(make_config(4), method=MethodConfig("cispo"))
+    assert (config.is_off_policy, config.correction, config.sampler_notes) == (False, ("none", 1.0), [])
+    config = replace(config, engine=engine)
+    assert (config.is_off_policy, config.correction) == (True, ("token_truncate", 2.0))
+    assert "p_old / p_sampler of each token, at most 2" in config.sampler_notes[0]
+    rollouts, actor = make_rollouts(), make_actor("no_critic")
+    rollouts.sampler_logprobs = rollouts.sampler_logprobs - 10  # as of other weights
+    made = make_engine(config, actor, None)
+    Experience(config, made, Reference.of(actor), CPU).measure(rollouts, compares=False, shows_kl=False)
+    assert not torch.equal(rollouts.old_logprobs, rollouts.sampler_logprobs)
+    assert rollouts.correction.max() == 2
+    for mode, cap in (("none", 1.0), ("sequence_mask", 3.0), ("geometric_mask", 1.1)):
+        asked = replace(config, method=MethodConfig("cispo", sampler_correction=mode))  # type: ignore[arg-type]
+        assert asked.correction == (mode, cap)
+        assert len(asked.sampler_notes[0]) < 160
+    assert replace(config, method=MethodConfig(sampler_cap=1.5)).correction == ("token_truncate", 1.5)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -107,6 +107,18 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     assert line["rollout/trained_tokens"] == 9
     assert not [name for name in line if "squares" in name]
     assert (line["sampler/kl"], line["sampler/chi_square"]) == (0.1, 0.2)
+    assert "sampler/masked_replies" not in line, "there are none"
+
+
+def test_replies_that_the_correction_masks_are_counted_among_those_that_have_loss() -> None:
+    rollouts = gather(EPISODES, PPOConfig("x"))
+    with_loss = int(rollouts.row_has_loss.sum())
+    assert 1 < with_loss < len(rollouts.rows)
+    rollouts.correction[: rollouts.row_starts[1]] = 0.0  # of the first reply
+    rollouts.correction[rollouts.row_starts[1]] = 0.0  # of a token of the second
+    rollouts.correction[rollouts.row_starts[-2] :] = 0.0  # of the failed one
+    found = reduce_means(rollout_sums(rollouts, rollouts.scores, 0.0, has_critic=False))
+    assert found["sampler/masked_replies"] == pytest.approx(1 / with_loss)
 
 
 def test_without_the_reference_its_kl_is_absent_and_not_0() -> None:

@@ -5,7 +5,6 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -363,7 +362,7 @@ class Told(Scripted):
     """A model whose generation config says how it is sampled; it answers with the settings that it is given."""
 
     def __init__(self, **settings) -> None:
-        self.model = SimpleNamespace(generation_config=GenerationConfig(**settings))
+        self.generation_config = GenerationConfig(**settings)
 
     def generate(self, prompts, n, sampling, progress=None):
         return [[Completion(str(sampling), "eos", (5,), (-1.0,), 1)] * n for _ in prompts]

@@ -14,7 +14,7 @@ from lmgym.apps.debate.tournament.files import read_transcripts
 from lmgym.apps.debate.transcript import Transcript
 from lmgym.config import SEED, Range, check_ranges
 from lmgym.console import CleanConsole, say
-from lmgym.errors import InputError
+from lmgym.errors import MOST_TOGETHER, InputError
 from lmgym.runs.files import write_json
 from lmgym.runs.flags import override
 from lmgym.statistics import notes
@@ -45,6 +45,8 @@ class AuditConfig:
     """of a causal model's texts that are longer than its context: cut leaves out their beginning"""
     smallest_effect: Annotated[float, Range(0.001, 0.5)] = SMALLEST
     """change of P(win) that matters: the table says how many questions are needed to find it"""
+    concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 8
+    """most requests to a served judge at a time"""
     seed: Annotated[int, SEED] = 0
     """of the made-up questions"""
     output: str = "outputs/audit"
@@ -60,9 +62,9 @@ def run_audit(words: Sequence[str]) -> None:
     """Audits the judge that the first word names, prints the table and writes it as audit.json."""
     helping = {"-h", "--help"} & set(words)
     if not words or (words[0].startswith("-") and not helping):
-        raise InputError(f"{USAGE}: no JUDGE; needed: a model's folder or hub id, scorer:NAME, letter:X or FILE.py")
+        raise InputError(f"{USAGE}: no JUDGE; needed: a model (docs/engines.md), scorer:NAME, letter:X or FILE.py")
     config = override(AuditConfig(), words if helping else words[1:])
-    judge, prompts = load_judge(words[0], config.both_orders, config.on_long)
+    judge, prompts = load_judge(words[0], config.both_orders, config.on_long, config.concurrency)
     rounds = (
         recorded_rounds(config) if config.transcripts else rounds_to_audit(_questions(config), prompts, config.speeches)
     )

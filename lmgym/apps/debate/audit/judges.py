@@ -44,14 +44,14 @@ class WritingJudge:
 
 
 def load_judge(
-    name: str, both_orders: bool = False, on_long: Literal["refuse", "cut"] = "refuse"
+    name: str, both_orders: bool = False, on_long: Literal["refuse", "cut"] = "refuse", concurrency: int = 8
 ) -> tuple[Judge, PromptSet]:
     """The judge of a name, and its prompts.
 
     letter:X and random; FILE.py: the judge of that tournament; scorer:NAME, or a folder with a scorer.json: a reward
-    model, whose scores of the names are logits; a folder of a probe; any other name: a causal model, by P of the names,
+    model, whose scores of the names are logits; a folder of a probe; any other name: a model's spec, by P of the names,
     which refuses texts longer than its context, or leaves out their beginning. Raises InputError for what does not
-    load.
+    load, and for a server without log-probabilities.
     """
     if name.startswith(LETTER):
         return LetterJudge(name.removeprefix(LETTER)), PROMPTS
@@ -68,9 +68,9 @@ def load_judge(
         from lmgym.apps.debate.players.probe import LinearProbe
 
         return ScorerJudge(LinearProbe.load(name), PROMPTS, both_orders=both_orders), PROMPTS
-    from lmgym.apps.debate.players.name_judge import NameJudge
+    from lmgym.apps.debate.players.models import name_scorer
 
-    return ScorerJudge(NameJudge.load(name, on_long), PROMPTS, both_orders=both_orders), PROMPTS
+    return ScorerJudge(name_scorer(name, on_long, concurrency), PROMPTS, both_orders=both_orders), PROMPTS
 
 
 def _of_file(path: Path) -> tuple[Judge, PromptSet]:

@@ -17,10 +17,10 @@ CONFIG = TournamentConfig(name="best_of_n", questions=20, pairs="self_play", mod
 def setup(config: TournamentConfig) -> Tournament:
     """The best of 1, 2, 4 and 8 speeches of one model, which also judges; each debater meets itself."""
     from lmgym.apps.debate.players.best_of_n import BestOfNPlayer
-    from lmgym.apps.debate.players.models import local_player, model_judge
+    from lmgym.apps.debate.players.models import model_judge, model_player
 
-    model = local_player(config.model, config.temperature)
-    judge = model_judge(config.judge_model or config.model, PROMPTS)
+    model = model_player(config.model, config.temperature, config.concurrency)
+    judge = model_judge(config.judge_model or config.model, PROMPTS, config.concurrency)
     players = {f"best_of_{n}": BestOfNPlayer(model, judge, n) for n in (1, 2, 4, 8)}
     questions = synthetic_questions(config.questions or 20, seed=config.seed)
     return Tournament(questions, players, judge, debate(rounds=2), PROMPTS, "model")

@@ -16,10 +16,10 @@ CONFIG = TournamentConfig(name="consultancy", questions=20, model="outputs/model
 
 def setup(config: TournamentConfig) -> Tournament:
     """The same model consults and judges; a flipped round is about the other answer."""
-    from lmgym.apps.debate.players.models import local_player, model_judge
+    from lmgym.apps.debate.players.models import model_judge, model_player
 
-    players = {"model": local_player(config.model, config.temperature)}
-    judge = model_judge(config.judge_model or config.model, PROMPTS)
+    players = {"model": model_player(config.model, config.temperature, config.concurrency)}
+    judge = model_judge(config.judge_model or config.model, PROMPTS, config.concurrency)
     questions = synthetic_questions(config.questions or 20, seed=config.seed)
     return Tournament(questions, players, judge, consultancy(rounds=2), PROMPTS, "model")
 

@@ -19,10 +19,10 @@ CONFIG = TournamentConfig(
 def setup(config: TournamentConfig) -> Tournament:
     """One debater in debates of two rounds."""
     from lmgym.apps.debate.players.judges import LetterJudge
-    from lmgym.apps.debate.players.models import local_player, model_judge
+    from lmgym.apps.debate.players.models import model_judge, model_player
 
-    players = {"model": local_player(config.model, config.temperature)}
-    judge = model_judge(config.judge_model, PROMPTS) if config.judge_model else LetterJudge("e")
+    players = {"model": model_player(config.model, config.temperature, config.concurrency)}
+    judge = model_judge(config.judge_model, PROMPTS, config.concurrency) if config.judge_model else LetterJudge("e")
     questions = synthetic_questions(config.questions or 10, seed=config.seed)
     return Tournament(
         questions, players, judge, debate(rounds=2), PROMPTS, "model" if config.judge_model else "letter_e"

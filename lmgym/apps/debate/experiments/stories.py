@@ -16,12 +16,12 @@ CONFIG = TournamentConfig(name="stories", questions=10, model="outputs/models/sm
 def setup(config: TournamentConfig) -> Tournament:
     """A model and scripts debate excerpts of at most 600 words, around the words of question and answers."""
     from lmgym.apps.debate.data import quality_sample, read_questions, with_excerpts
-    from lmgym.apps.debate.players.models import local_player, model_judge
+    from lmgym.apps.debate.players.models import model_judge, model_player
     from lmgym.apps.debate.players.scripted import SCRIPTED
 
     questions = with_excerpts(read_questions(config.dataset, quality_sample)[: config.questions], words=600)
-    players = {"model": local_player(config.model, config.temperature), **SCRIPTED}
-    judge = model_judge(config.judge_model or config.model, PROMPTS)
+    players = {"model": model_player(config.model, config.temperature, config.concurrency), **SCRIPTED}
+    judge = model_judge(config.judge_model or config.model, PROMPTS, config.concurrency)
     return Tournament(questions, players, judge, debate(rounds=2), PROMPTS, "model")
 
 

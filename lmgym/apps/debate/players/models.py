@@ -1,29 +1,46 @@
-"""Models as players and judges, each loaded once a process."""
+"""Models as players and judges by their specs, each loaded once a process."""
 
 from functools import cache
+from typing import Any, Literal
 
 from lmgym.apps.debate.players.judges import ScorerJudge
-from lmgym.apps.debate.players.name_judge import NameJudge
 from lmgym.apps.debate.players.protocol import SpeechPlayer
 from lmgym.apps.debate.prompts.wordings import PromptSet
-from lmgym.generation.local_generation import LocalGenerator, load_causal
-from lmgym.generation.protocol import Sampling
+from lmgym.generation.local_generation import LocalGenerator
+from lmgym.generation.model_specs import load_generator
+from lmgym.generation.openai_server import CONCURRENCY, MOST_LOGPROBS
+from lmgym.generation.protocol import Generator, Sampling
+from lmgym.models.sources import SERVED
+from lmgym.scoring.protocol import Scorer
+
+_load = cache(load_generator)
 
 
-@cache
-def _generator(name: str) -> LocalGenerator:
-    generator = load_causal(name)
+def model_player(name: str, temperature: float = 0.7, concurrency: int = CONCURRENCY) -> SpeechPlayer:
+    """A debater, or a judge that writes, of any model's spec; long texts are cut, a server refuses them."""
+    generator: Generator = _load(name, concurrency)
+    return SpeechPlayer(generator, Sampling(temperature=temperature), on_long="cut")
+
+
+def name_scorer(name: str, on_long: Literal["refuse", "cut"] = "refuse", concurrency: int = CONCURRENCY) -> Scorer:
+    """P of a debater's name by any model's spec: from its logits, or from the likeliest tokens of a server's reply.
+
+    Raises InputError for a server without log-probabilities, which is asked for some before anything is played.
+    """
+    if SERVED.match(name):
+        from lmgym.apps.debate.players.served_judge import ServedNameJudge
+
+        server: Any = _load(name, concurrency, MOST_LOGPROBS)
+        judge = ServedNameJudge(server)
+        judge.check()
+        return judge
+    from lmgym.apps.debate.players.name_judge import NameJudge
+
+    generator = _load(name, concurrency)
     assert isinstance(generator, LocalGenerator)
-    return generator
+    return NameJudge(generator.model, generator.tokenizer, on_long, decoder=generator.decoder)
 
 
-def local_player(name: str, temperature: float = 0.7) -> SpeechPlayer:
-    """A debater, or a judge that writes, of any causal model's folder or hub id; long texts are cut."""
-    return SpeechPlayer(_generator(name), Sampling(temperature=temperature), on_long="cut")
-
-
-def model_judge(name: str, prompts: PromptSet) -> ScorerJudge:
-    """A judge by the P of both names in both orders, of any causal model's folder or hub id; long texts are cut."""
-    generator = _generator(name)
-    scorer = NameJudge(generator.model, generator.tokenizer, on_long="cut", decoder=generator.decoder)
-    return ScorerJudge(scorer, prompts, both_orders=True)
+def model_judge(name: str, prompts: PromptSet, concurrency: int = CONCURRENCY) -> ScorerJudge:
+    """A judge by the P of both names in both orders, of any model's spec; long texts are cut, a server refuses them."""
+    return ScorerJudge(name_scorer(name, "cut", concurrency), prompts, both_orders=True)

@@ -9,8 +9,8 @@ import numpy as np
 from lmgym.apps.debate.formats import DEBATERS
 from lmgym.errors import InputError, shown
 from lmgym.generation.openai_server import ServedGenerator
-from lmgym.generation.protocol import LikelyTokens, Sampling
-from lmgym.text import Conversation
+from lmgym.generation.protocol import Completion, LikelyTokens, Sampling
+from lmgym.text import Conversation, Turn
 
 VERDICT = Sampling(max_new_tokens=16, temperature=0)
 MARKS = "*_`\"'([<"  # that a model may put before a name
@@ -37,17 +37,25 @@ class ServedNameJudge:
         if wrong := next((reply for reply in replies if reply not in DEBATERS), None):
             raise InputError(f"a reply {shown(wrong)} is scored by a judge of names; needed: {' or '.join(DEBATERS)}")
         distinct = list(dict.fromkeys(conversations))
-        completions = [reply for [reply] in self.server.reply(distinct, 1, VERDICT)]
-        if any(completion.text and not completion.likely for completion in completions):
-            raise InputError(
-                f"{self.server.base_url} gives no log-probabilities, which the verdict needs; needed: a server that "
-                "supports logprobs and top_logprobs, or a judge that writes its verdict (SpeechPlayer)"
-            )
+        completions = self._replies(distinct)
         p_first = {c: p_first_of(completion.likely) for c, completion in zip(distinct, completions, strict=True)}
         return np.array(
             [p_first[c] if r == DEBATERS[0] else 1 - p_first[c] for c, r in zip(conversations, replies, strict=True)],
             dtype=np.float32,
         )
+
+    def check(self) -> None:
+        """Asks for a short reply. Raises InputError if it comes without log-probabilities."""
+        self._replies([Conversation((Turn("user", f"Write this name: {DEBATERS[0]}"),))])
+
+    def _replies(self, conversations: Sequence[Conversation]) -> list[Completion]:
+        completions = [reply for [reply] in self.server.reply(conversations, 1, VERDICT)]
+        if any(completion.text and not completion.likely for completion in completions):
+            raise InputError(
+                f"{self.server.base_url} gives no log-probabilities, which a judge needs; needed: a server with "
+                "logprobs and top_logprobs, such as vLLM, a folder, a hub id, or a judge that writes (SpeechPlayer)"
+            )
+        return completions
 
 
 def p_first_of(likely: Sequence[LikelyTokens]) -> float:

@@ -42,9 +42,11 @@ class TournamentConfig:
     dataset: str = ""
     """file of questions that the experiment reads"""
     model: str = ""
-    """folder or hub id of the model that the experiment's debaters load"""
+    """that the experiment's debaters load: folder, hub id, vllm:URL, vllm:FOLDER, openai:URL#MODEL, anthropic:MODEL"""
     judge_model: str = ""
-    """that of its judge"""
+    """that of its judge, whose server must give log-probabilities"""
+    concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 8
+    """most requests to a served model at a time"""
     temperature: Annotated[float, Range(0, MOST_TEMPERATURE, hint="0 is greedy")] = 0.7
     """of the debaters' samples"""
     speech_tokens: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lmgym.apps.debate.formats import Format
-from lmgym.apps.debate.players.models import local_player
+from lmgym.apps.debate.players.models import model_player
 from lmgym.apps.debate.players.protocol import Judge, SpeechPlayer
 from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.apps.debate.questions import Question
@@ -40,7 +40,7 @@ def train_on_debates(
             "evaluated on; leave it out"
         )
     limited = format.with_tokens(speech=config.rounds.max_new_tokens)
-    start = local_player(config.policy.model, config.rounds.temperature)
+    start = model_player(config.policy.model, config.rounds.temperature)
     speeches = ScoredSpeeches(questions[:-held_out], limited, prompts, start, judge, questions[-held_out:])
     files = Path(config.data.prompts), Path(config.data.prompts).with_suffix(".eval.jsonl")
     files[0].parent.mkdir(parents=True, exist_ok=True)

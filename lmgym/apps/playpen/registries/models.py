@@ -22,9 +22,12 @@ from lmgym.apps.playpen.registries.specs import (
     unify,
 )
 from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.generation.model_specs import read_model_spec
+from lmgym.scoring.named_scorers import name_of
 
 REGISTRY = "model_registry.json"
 PROGRAMMED = "_player_programmed"
+SERVED = "spec"
 MOCKS = ("mock", "programmatic")
 BACKENDS = {
     "huggingface_local": "a folder or hub id of a causal model, in this process",
@@ -32,6 +35,7 @@ BACKENDS = {
     "openai_compatible": "the same interface at any address: vLLM, llama.cpp, Ollama",
     "generic_openai_compatible": "openai_compatible, by the name that clemcore has for it",
     "anthropic": "Anthropic's Messages interface",
+    SERVED: "a served model by its spec as the name: vllm:URL, vllm:FOLDER, openai:URL#MODEL, anthropic:MODEL",
     PROGRAMMED: "replies by each game's own script: mock",
 }
 """what each backend is, by its name in a registry"""
@@ -54,11 +58,14 @@ class ModelRegistry:
     def select(self, selector: str | dict[str, Any]) -> Spec:
         """The entry that has the fields of a name or a part of a spec, else the one that they unify with.
 
+        The spec of a served model, and a folder, need no entry (lmgym/generation/model_specs.py).
         Raises InputError for none, for several in the same file, and for an unknown backend.
         """
         fields = read_selector(selector, "model_name") if isinstance(selector, str) else selector
         if fields.get("model_name") in MOCKS:
             return Spec({"backend": PROGRAMMED, **fields})
+        if isinstance(selector, str) and selector == fields.get("model_name") and (found := _without_entry(selector)):
+            return found
         unified = [(unify(fields, spec.fields), spec.source) for spec in self.specs]
         matches = [Spec(found, source) for found, source in unified if found is not None]
         # entries that have all of the selector's fields come before those to which it would add some
@@ -71,6 +78,16 @@ class ModelRegistry:
         spec = one_of(matches, "model", given, names)
         check_backend(spec)
         return spec
+
+
+def _without_entry(name: str) -> Spec | None:
+    """The spec of a model that is named by itself: served, or a model's folder. None for the name of an entry."""
+    if read_model_spec(name).served:
+        return Spec({"model_name": name_of(name), "backend": SERVED, "model_id": name}, "the command line")
+    if "/" in name and (Path(name) / "config.json").is_file():
+        own = {"model_name": name_of(name), "backend": "huggingface_local", "huggingface_id": name}
+        return Spec(own, "the command line")
+    return None
 
 
 def load_models(folder: Path | None = None) -> ModelRegistry:

@@ -111,9 +111,9 @@ def test_if_a_server_refuses_the_length_the_oldest_turns_are_left_out_with_a_not
 ])  # fmt: skip
 def test_servers_messages_about_a_conversation_that_is_too_long_are_recognised(message: str) -> None:
     generator = ServedGenerator("http://localhost/v1", "tiny", key_variable="")
-    assert isinstance(generator._server.refusal(400, message, ""), TooLong)
-    assert not isinstance(generator._server.refusal(404, message, ""), TooLong)
-    assert not isinstance(generator._server.refusal(400, "unknown argument: n", ""), TooLong)
+    assert isinstance(generator._servers[0].refusal(400, message, ""), TooLong)
+    assert not isinstance(generator._servers[0].refusal(404, message, ""), TooLong)
+    assert not isinstance(generator._servers[0].refusal(400, "unknown argument: n", ""), TooLong)
 
 
 def test_the_record_names_the_server(chat: ChatView) -> None:

@@ -127,7 +127,7 @@ def test_a_folder_with_an_at_sign_is_a_folder(tmp_path: Path) -> None:
     [
         ([], "found 0; needed: at least 2 policies"),
         (["bots"], "found 1; needed: at least 2 policies, a baseline"),
-        (["bots", "nowhere"], "'nowhere' is not a folder; needed: a Hugging Face folder, bots, or POLICY@SCORER:N"),
+        (["bots", "nowhere"], "'nowhere' is not a folder; needed: a folder, owner/name of the hub"),
         (["bots", "nowhere@gold:2"], "policy 'nowhere' of 'nowhere@gold:2' is not a folder"),
         (["bots", "bots@nowhere:2"], "scorer 'nowhere' of 'bots@nowhere:2' is not a folder"),
         (["bots", "bots@gold"], "ends in @gold; needed: @SCORER:N, such as bots@gold:4"),

@@ -92,7 +92,15 @@ def test_weights_of_the_sampler_by_hand() -> None:
     assert by_reply.tolist() == pytest.approx([math.exp(0.75), math.exp(0.75), 0.0, 0.0])
 
 
-@pytest.mark.parametrize("mode", ["none", "token_truncate", "sequence_mask"])
+def test_replies_are_masked_whose_mean_ratio_leaves_a_band_on_either_side() -> None:
+    # mean differences .375 | .75, and their negatives: geometric means 1.45 | 2.12, and .69 | .47
+    for trainer, sampler in ((TRAINER, SAMPLER), (SAMPLER, TRAINER)):
+        assert sampler_weights(trainer, sampler, LENGTHS, "geometric_mask", 1.5).tolist() == [1.0, 1.0, 0.0, 0.0]
+        assert sampler_weights(trainer, sampler, LENGTHS, "geometric_mask", 1.4).tolist() == [0.0] * 4
+        assert sampler_weights(trainer, sampler, LENGTHS, "geometric_mask", 2.2).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("mode", ["none", "token_truncate", "sequence_mask", "geometric_mask"])
 def test_an_engine_that_rounds_otherwise_in_fp32_has_weights_of_exactly_1(mode) -> None:
     generator = torch.Generator().manual_seed(0)
     trainer = -3 * torch.rand(400, generator=generator)

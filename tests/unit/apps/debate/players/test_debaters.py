@@ -10,7 +10,7 @@ from lmgym.apps.debate.formats import FIRST, JUDGE, SECOND, Format, debate, othe
 from lmgym.apps.debate.players.best_of_n import BestOfNPlayer
 from lmgym.apps.debate.players.human import HumanPlayer
 from lmgym.apps.debate.players.judges import LetterJudge
-from lmgym.apps.debate.players.models import local_player
+from lmgym.apps.debate.players.models import model_player
 from lmgym.apps.debate.players.protocol import SpeechPlayer, request_for, round_of
 from lmgym.apps.debate.players.recorded import RecordedPlayer
 from lmgym.apps.debate.players.scripted import (
@@ -103,7 +103,7 @@ def test_a_generator_replies_within_the_slots_limit_with_the_requests_seeds() ->
 
 def test_a_conversation_that_is_too_long_for_a_model_is_refused_or_cut(small_models) -> None:
     round = begin(debate(1).with_tokens(speech=8), text="the cat " * 600)
-    player = local_player(str(small_models["llama"]), temperature=1.0)
+    player = model_player(str(small_models["llama"]), temperature=1.0)
     assert len(player.act([asked(round, FIRST)])) == 1
     refusing = replace(player, on_long="refuse")
     with pytest.raises(InputError, match="longer than the model's context less 8 tokens"):

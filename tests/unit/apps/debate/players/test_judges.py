@@ -229,7 +229,7 @@ def test_a_served_judge_asks_for_log_probabilities_and_refuses_a_server_without_
     assert judge.score([ASKED[0], ASKED[0]], [FIRST, SECOND]).tolist() == pytest.approx([0.75, 0.25])
     [request] = server.requests
     assert (request["body"]["logprobs"], request["body"]["top_logprobs"]) == (True, 5)
-    with pytest.raises(InputError, match="gives no log-probabilities, which the verdict needs"):
+    with pytest.raises(InputError, match="gives no log-probabilities, which a judge needs"):
         ServedNameJudge(ServedGenerator(serve("good").url, "tiny", top_logprobs=5)).score(ASKED[:1], [FIRST])
     with pytest.raises(InputError, match="top_logprobs=0; needed: 1 to 20"):
         ServedNameJudge(ServedGenerator(server.url, "tiny"))

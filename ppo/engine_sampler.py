@@ -1,0 +1,298 @@
+"""A vLLM server as the sampler: its start, its end, and the weights that it is given, each time with a proof.
+
+Design decisions:
+- An adapter's folder under a new name is a version of the policy: a name that is loaded twice may be answered from the
+  prefix cache of the first time. Without adapters all trained weights are sent, in buckets (weight_sender.py).
+- Every sync is proved (sync_proof.py): a server that silently keeps old weights trains a policy on the replies of
+  another one.
+- Rank 0 starts, asks and syncs servers; every rank samples from them. All methods are collective.
+"""
+
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import torch
+
+from lmgym.console import say
+from lmgym.distributed.plain_engine import TrainingEngine
+from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank
+from lmgym.errors import InputError, ServerError, one_line
+from lmgym.generation.local_generation import end_ids
+from lmgym.generation.protocol import Sampling
+from lmgym.generation.vllm_generator import VLLMGenerator, VLLMServerClient, refuse_lying_server, refuse_unfit_server
+from lmgym.generation.vllm_plugin.lmgym_vllm import Item
+from lmgym.generation.vllm_server import ServerOptions, VLLMServer
+from lmgym.generation.weight_sender import WeightSender, buffers_of
+from lmgym.models.parameters import gathered
+from lmgym.models.saving import has_adapters, save_adapter
+from ppo.actor_critic import ActorCritic
+from ppo.config import PPOConfig
+from ppo.sync_proof import (
+    PROBE_TOKENS,
+    Gap,
+    Probe,
+    gap_to,
+    probe_prompts,
+    prove_transfer,
+    refuse_other_weights,
+    trainer_logprobs,
+    whole_shape,
+)
+from ppo.weight_sync import BUCKET_BYTES, in_buckets
+
+OWN, FOREIGN = "vllm", "vllm:"
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+PROBE_SEED = 97
+AWAITED_SECONDS, POLL_SECONDS = 600.0, 2.0  # for a server of others that is down
+T = TypeVar("T")
+
+
+def server_options(config: PPOConfig, max_length: int) -> ServerOptions:
+    """What the run starts its server with. Raises InputError for what vLLM cannot do."""
+    return ServerOptions(
+        model=config.policy.model,
+        dtype=DTYPES[config.policy.precision],
+        max_length=max_length,
+        seed=config.optimizer.seed % 2**31,
+        memory_fraction=config.engine.engine_memory,
+        max_lora_rank=config.policy.lora_rank,
+        receives_weights=not config.policy.lora_rank,
+        trust_remote_code=config.policy.trust_remote_code,
+        served_name="policy",
+    )
+
+
+def addresses(engine: str) -> list[tuple[str, str]]:
+    """(URL without /v1, model or an empty string) of the servers that `vllm:URL#model,...` names."""
+    found = []
+    for text in engine.removeprefix(FOREIGN).split(","):
+        url, _, model = text.strip().partition("#")
+        found.append((url.rstrip("/").removesuffix("/v1"), model))
+    return found
+
+
+@final
+class EngineSampler:
+    """Samples on vLLM servers with the policy's weights. Created after the training engine."""
+
+    runs_elsewhere = True
+    whole = None
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        engine: TrainingEngine,
+        tokenizer: Any,
+        prompts: Sequence[Sequence[int]],
+        max_length: int,
+        folder: Path,
+        device: torch.device,
+    ) -> None:
+        """`prompts` are token ids of some of the run's, for probes; logs and adapters are written to `folder`.
+
+        Raises InputError for a server that does not start, or that is no vLLM server of this model.
+        """
+        self.config, self.engine, self.folder, self.device = config, engine, folder, device
+        self.actor: ActorCritic = engine.module  # type: ignore[assignment]
+        self.adapters = has_adapters(self.actor.policy)
+        self._trained = [(name, p) for name, p in self.actor.policy.named_parameters() if p.requires_grad]
+        self._prompts = probe_prompts(prompts, max_length - PROBE_TOKENS)
+        self._max_length, self._tokenizer = max_length, tokenizer
+        self._server: VLLMServer | None = None
+        self._sender: WeightSender | None = None
+        self._loaded: list[str] = []
+        """adapters on the servers"""
+        self._run, self._sent = "", 0
+        self.version = -1
+        """the engine's version at the last sync"""
+        self.gap, self.seconds = Gap(0.0, 0.0), 0.0
+        """of the last sync"""
+        self.generator = self._start()
+
+    def _start(self) -> VLLMGenerator:
+        def start() -> tuple[list[str], str, str]:
+            if self.config.engine.engine == OWN:
+                self._server = VLLMServer(server_options(self.config, self._max_length), self.folder / "vllm.log")
+                say(f"vLLM is starting; its log: {self._server.log}")
+                self._server.start()
+                return [self._server.url], "policy", secrets.token_hex(3)
+            given = addresses(self.config.engine.engine or "")
+            names = {refuse_unfit_server(*one, self._tokenizer, self._prompts[0], self._max_length) for one in given}
+            if len(names) > 1:
+                raise InputError(f"the servers serve {', '.join(sorted(names))}; needed: one model, as vllm:URL#model")
+            return [url for url, _ in given], names.pop(), secrets.token_hex(3)
+
+        urls, model, self._run = self._on_main(start)
+        causal, concurrency = self.actor.causal, self.config.engine.engine_concurrency
+        eos = end_ids(causal, self._tokenizer)
+        settings = causal.generation_config
+        generator = VLLMGenerator(urls, model, self._tokenizer, eos, self._max_length, settings, concurrency)
+        self._on_main(lambda: refuse_lying_server(generator, self._prompts[0]))
+        return generator
+
+    def sync(self, version: int = 0) -> None:
+        """Give the servers the engine's weights of this version, and prove that they have them.
+
+        Raises InputError if they do not, and ServerError for a dead server.
+        """
+        if version == self.version:
+            return
+        began = time.monotonic()
+        precision, probes = self.config.policy.precision, self._send_and_probe
+        if self.version < 0:
+            prove_transfer(self.engine, self._trained, precision, self.device, probes)
+        found = probes()
+        self.gap = gap_to(trainer_logprobs(self.engine, found, self.device), found)
+        where = f"after the sync of version {version}"
+        raise_on_all_ranks(lambda: refuse_other_weights(self.gap, precision, where))
+        self.version, self.seconds = version, time.monotonic() - began
+
+    def refuse_stale(self, version: int) -> None:
+        """Raises InputError if the servers have other weights than those of this version."""
+        if version != self.version:
+            raise InputError(f"the server has the weights of version {self.version}, needed are those of {version}")
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Of the last sync."""
+        return {"engine/sync_gap": self.gap.of(self.config.policy.precision), "time/sync": self.seconds}
+
+    def recover(self, error: Exception) -> None:
+        """Start a server of one's own again, or wait for that of others; it then has none of the policy's weights.
+
+        Raises ServerError for one that does not come back.
+        """
+
+        def bring_back() -> list[str]:
+            if self._server is not None:  # also one that still answers, as it does for a while without its engine
+                say(f"vLLM failed ({one_line(str(error), 120)}); it is started again", error=True)
+                self._server.restart()
+                return [self._server.url]
+            for url in self.generator.urls:
+                self._await(url, error)
+            return list(self.generator.urls)
+
+        self.generator.urls = self._on_main(bring_back)
+        if self._sender is not None:
+            self._sender.close()
+        self._loaded, self._sender, self.version = [], None, -1
+
+    def _await(self, url: str, error: Exception) -> None:
+        end, said = time.monotonic() + AWAITED_SECONDS, False
+        while True:
+            try:
+                VLLMServerClient(url).get("/health")
+                return
+            except (ServerError, InputError) as still:
+                if time.monotonic() > end:
+                    raise ServerError(f"{url} did not come back in {AWAITED_SECONDS:g} s: {still}") from error
+                if not said:
+                    say(f"{url} is down ({one_line(str(error), 120)}); waiting for it", error=True)
+                said = True
+                time.sleep(POLL_SECONDS)
+
+    def close(self) -> None:
+        """End the server, if it is the run's own, and unload adapters of this run from those of others."""
+        if self._server is not None:
+            self._server.stop()
+        elif rank() == 0:
+            self._unload(self._loaded)
+        if self._sender is not None:
+            self._sender.close()
+
+    def _on_main(self, work: Callable[[], T]) -> T:
+        """What `work` returns on rank 0, on all ranks, as its errors."""
+        found = raise_on_all_ranks(lambda: work() if rank() == 0 else None)
+        return all_gather_objects(found)[0]
+
+    def _send_and_probe(self) -> list[Probe]:
+        """Send the weights as they are now; the servers' replies to the probe prompts."""
+        if self.adapters:
+            self._send_adapter()
+        else:
+            self._send_weights()
+        return self._on_main(self._ask_probes)
+
+    def _ask_probes(self) -> list[Probe]:
+        """Each server's replies to the prompts, twice: the second time from its prefix cache."""
+        sampling = Sampling(PROBE_TOKENS, self.config.rollout.temperature, seed=PROBE_SEED, ends_at_eos=False)
+        found: list[Probe] = []
+        for url in self.generator.urls:
+            one = VLLMGenerator(
+                [url], self.generator.model, self._tokenizer, self.generator.eos, self._max_length, concurrency=2
+            )
+            for _ in range(2):
+                replies = one.generate(self._prompts, 1, sampling)
+                found += [(prompt, reply) for prompt, [reply] in zip(self._prompts, replies, strict=True)]
+        return found
+
+    def _send_adapter(self) -> None:
+        weights: dict[str, torch.Tensor] = {}
+        sizes = [torch.Size(whole_shape(p)).numel() * p.element_size() for _, p in self._trained]
+        for bucket in in_buckets(self._trained, sizes, BUCKET_BYTES):
+            with gathered([p for _, p in bucket]):
+                if rank() == 0:
+                    weights |= {name: p.detach().to("cpu", copy=True) for name, p in bucket}
+        self._sent += 1
+        name = f"{self.config.name}-{self._run}@{self._sent}"
+
+        def load() -> None:
+            folder = (self.folder / "adapters" / name).absolute()
+            save_adapter(self.actor.policy, weights, folder)
+            for url in self.generator.urls:
+                try:
+                    VLLMServerClient(url).post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+                except InputError as error:
+                    raise InputError(
+                        f"{url} does not load the policy's adapter ({one_line(str(error), 100)}); needed: vLLM with "
+                        "--enable-lora, VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and this run's folder on its file system"
+                    ) from error
+            former, self._loaded = self._loaded, [name]
+            self._unload(former)
+
+        self._on_main(load)
+        self.generator.model = name
+
+    def _unload(self, names: Sequence[str]) -> None:
+        for name in names:
+            for url in self.generator.urls:
+                try:
+                    VLLMServerClient(url).post("/v1/unload_lora_adapter", {"lora_name": name})
+                except (InputError, ServerError) as error:
+                    say(f"{name} stays on {url}: {one_line(str(error), 120)}", error=True)
+            shutil.rmtree(self.folder / "adapters" / name, ignore_errors=True)
+
+    def _send_weights(self) -> None:
+        dtype = DTYPES[self.config.policy.precision]
+        sizes = [torch.Size(whole_shape(p)).numel() * getattr(torch, dtype).itemsize for _, p in self._trained]
+        chosen = list(in_buckets(self._trained, sizes, BUCKET_BYTES))
+        items: list[list[Item]] = [[(name, dtype, list(whole_shape(p))) for name, p in bucket] for bucket in chosen]
+        buffers = buffers_of(items, [[p for _, p in bucket] for bucket in chosen])
+        self._on_main(self._connect)
+
+        def send() -> None:
+            if self._sender is None:
+                for _ in buffers:
+                    pass
+                return
+            self._sender.send(items, buffers)
+            for url in self.generator.urls:
+                if not VLLMServerClient(url).post("/reset_prefix_cache")["success"]:
+                    raise ServerError(f"{url} did not empty its prefix cache: it answers other requests")
+
+        raise_on_all_ranks(send)
+
+    def _connect(self) -> None:
+        if self._sender is None:
+            clients = [VLLMServerClient(url) for url in self.generator.urls]
+            workers = {len(client.call("lmgym_ready", 60.0)) for client in clients}
+            if len(workers) > 1:
+                raise InputError(
+                    "the servers have different numbers of workers; needed: the same --tensor-parallel-size"
+                )
+            servers = [(client.url, client.call) for client in clients]
+            self._sender = WeightSender(servers, workers.pop(), "gloo", self.device)

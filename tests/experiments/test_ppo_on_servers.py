@@ -1,0 +1,129 @@
+"""Training on the replies of servers: by adapters and by weights, what is refused, and servers that die.
+
+They are `vllm_stub.py`; tests/engines does the same with a real vLLM.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from patience import wait_until
+from ppo_in_process import train_small
+from safetensors.torch import load_file
+from vllm_stubs import VLLMStub
+
+from lmgym.errors import InputError
+from lmgym.generation.vllm_generator import refuse_unfit_server
+from lmgym.models.loading import load_tokenizer
+
+ADAPTERS = {"lora_rank": 2, "lora_alpha": 4}
+
+
+@pytest.fixture(scope="module")
+def process(talkative_models) -> Iterator[VLLMStub]:
+    """A server of the small llama, which lives as long as the tests."""
+    process = VLLMStub(talkative_models["llama"])
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def stub(process: VLLMStub) -> Callable[..., VLLMStub]:
+    """The same as a new server, with faults."""
+    return process.tell
+
+
+def lines_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("settings", [
+    pytest.param(ADAPTERS, id="adapters"),
+    pytest.param({}, id="weights"),
+    pytest.param({"num_layers_unfrozen": 1, "method": "grpo", "num_generations": 4}, id="one layer"),
+])  # fmt: skip
+def test_a_server_samples_from_the_weights_of_each_iteration(
+    settings: dict, stub, talkative_models, chats_file: Path, tmp_path: Path
+) -> None:
+    server = stub()
+    run = train_small(talkative_models["llama"], chats_file, tmp_path, engine=server.engine, **settings)
+    lines = [line for line in lines_of(run) if "engine/sync_gap" in line]
+    assert len(lines) == 2
+    assert all(line["engine/sync_gap"] < 1e-5 for line in lines)
+    assert all(line["sampler/kl"] < 1e-5 and line["sampler/weight"] == 1 for line in lines), "of all replies"
+    assert not list((run / "engine").glob("adapters/*")), "what was unloaded is deleted"
+
+
+def test_several_servers_share_the_prompts(process, stub, talkative_models, chats_file: Path, tmp_path: Path) -> None:
+    other = VLLMStub(talkative_models["llama"])
+    engine = f"{stub().engine},{other.url}/v1#policy"
+    run = train_small(talkative_models["llama"], chats_file, tmp_path, engine=engine)
+    other.kill()
+    assert all(line["sampler/kl"] < 1e-5 for line in lines_of(run) if "sampler/kl" in line)
+
+
+@pytest.mark.parametrize(("lies", "settings", "expected"), [
+    (["keeps_weights"], {}, "after all trained weights were changed and synced, server and trainer differ"),
+    (["misses_norms"], {}, "after all trained weights were changed and synced, server and trainer differ"),
+    (["keeps_adapter"], ADAPTERS, "after the sync of version 0, server and trainer differ"),
+    (["stale_cache"], {}, "after the sync of version 0, server and trainer differ"),
+    (["biased"], ADAPTERS, "after all trained weights were changed and synced, server and trainer differ"),
+    (["ignores_temperature"], {}, "ignores the seed or the temperature"),
+    (["no_logprobs"], {}, "an answer that makes no sense"),
+])  # fmt: skip
+def test_a_server_that_lies_is_refused_before_step_1(
+    lies: list[str], settings: dict, expected: str, stub, talkative_models, chats_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises((InputError, RuntimeError), match=expected):
+        train_small(talkative_models["llama"], chats_file, tmp_path, engine=stub(*lies).engine, **settings)
+    assert not lines_of(tmp_path / "run")
+
+
+@pytest.mark.parametrize("settings", [
+    pytest.param(ADAPTERS, id="adapters", marks=pytest.mark.slow), pytest.param({}, id="weights")
+])  # fmt: skip
+def test_a_server_that_dies_is_awaited_and_nothing_changes(
+    settings: dict, talkative_models, chats_file: Path, tmp_path: Path, capfd
+) -> None:
+    model, server = talkative_models["llama"], VLLMStub(talkative_models["llama"])
+    first = train_small(model, chats_file, tmp_path, name="first", engine=server.engine, **settings)
+
+    def kill() -> None:
+        wait_until(lambda: (tmp_path / "second/metrics.jsonl").exists() and lines_of(tmp_path / "second"))
+        server.kill()
+        server.start()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    second = train_small(model, chats_file, tmp_path, name="second", engine=server.engine, **settings)
+    killer.join()
+    server.kill()
+    assert "the sampler's server failed" in capfd.readouterr().out
+    ours, theirs = (load_file(run / "model/model.safetensors") for run in (first, second))
+    assert all((ours[name] == theirs[name]).all() for name in ours)
+
+
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({"engine": "openai:http://127.0.0.1:9#m"}, r"--engine 'openai:.*needed: vllm, vllm:URL"),
+    ({"engine": "vllm:http://127.0.0.1:9"}, "does not answer as vLLM does"),
+    ({"engine": "vllm:http://127.0.0.1:9", "top_p": 0.9}, "--top_k, --top_p or --repetition_penalty, after which"),
+    ({"engine": "vllm:http://127.0.0.1:9", "policy_over": "actions"}, "--policy_over actions"),
+    ({"engine": "vllm:http://127.0.0.1:9", "modules_to_save": "lm_head", **ADAPTERS}, "--modules_to_save"),
+])  # fmt: skip
+def test_what_no_server_can_do_is_refused_in_words(
+    settings: dict, expected: str, talkative_models, chats_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=expected):
+        train_small(talkative_models["llama"], chats_file, tmp_path, **settings)
+
+
+def test_a_server_of_another_model_is_refused(stub, small_models, chats_file: Path, tmp_path: Path) -> None:
+    server = stub()
+    with pytest.raises(InputError, match=r"serves policy; needed: one of them"):
+        train_small(server.model, chats_file, tmp_path, engine=f"{server.engine}#other")
+    with pytest.raises(InputError, match=r"reads 256 tokens and a prompt with its reply may have 300"):
+        refuse_unfit_server(server.url, "", load_tokenizer(str(server.model)), [9, 8, 7], 300)
+    with pytest.raises(InputError, match=r"the vocabulary of 'policy' .* is not the policy's"):
+        refuse_unfit_server(server.url, "", load_tokenizer(str(small_models["bert"])), [9, 99, 199], 200)
