@@ -5,12 +5,12 @@
     .venv/bin/python benchmarks/engines.py tokens    # GRPO on SmolLM2, each engine and precision, with and without
                                                      # --async_rollouts 1
 
-Writes benchmarks/results/engines.json after every run. Conditions, fixed before any run: `walks` is
-ppo/experiments/randomwalks.py as it is, from a start of width 128 with 4 heads, which vLLM's build for CPUs can run,
-with run seeds 0 to 2; passed if vLLM's mean is within the 95% interval (Student's t) of our engine's. `friendly` is
-ppo/experiments/friendly_answers.py with LoRA 16 and a learning rate of 1e-3, seed 0. `tokens` has iterations of 32
-replies of up to 64 tokens; CPU seconds are those of all processes, the server's too, from the end of the first
-iteration to that of the third.
+Writes benchmarks/results/engines.json after every run, and goes on with those that it lacks. Conditions, fixed before
+any run: `walks` is ppo/experiments/randomwalks.py as it is, from a start of width 128 with 4 heads, which vLLM's build
+for CPUs can run, with run seeds 0 to 2; passed if vLLM's mean is within the 95% interval (Student's t) of our engine's.
+`friendly` is ppo/experiments/friendly_answers.py with LoRA 16 and a learning rate of 1e-3, seed 0. `tokens` has
+iterations of 32 replies of up to 64 tokens; CPU seconds are those of all processes, the server's too, from the end of
+the first iteration to that of the third.
 """
 
 import argparse
@@ -22,7 +22,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,6 @@ STUDENT = 4.303  # 97.5% quantile of Student's t for three seeds
 TICKS = os.sysconf("SC_CLK_TCK")
 ENGINES: dict[str, Sequence[object]] = {
     "own": (),
-    "own, one ahead": ("--async_rollouts", 1),
     "vllm": ("--engine", "vllm"),
     "vllm, one ahead": ("--engine", "vllm", "--async_rollouts", 1),
 }
@@ -135,24 +136,27 @@ def main() -> None:
     parts = parser.parse_args().parts
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
-    def write(part: str, key: str, row: Any) -> None:
-        found.setdefault(part, {"machine": describe_machine(), "rows": {}})["rows"][key] = row
+    def measure(part: str, key: str, work: Callable[[], dict[str, Any]]) -> None:
+        rows = found.setdefault(part, {"machine": describe_machine(), "rows": {}})["rows"]
+        if key in rows:
+            return
+        row = rows[key] = work()
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         print(part, key, {name: value for name, value in row.items() if not name.startswith("time/")}, flush=True)
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for seed in (0, 1, 2) if "walks" in parts else ():
-            for engine in ("own", "vllm", "vllm, one ahead"):
-                write("walks", f"{engine}, seed {seed}", walks(engine, seed, folder))
+        for seed, engine in product((0, 1, 2), ("own", "vllm")) if "walks" in parts else ():
+            measure("walks", f"{engine}, seed {seed}", partial(walks, engine, seed, folder))
         for engine in ("own", "vllm") if "friendly" in parts else ():
-            write("friendly", engine, friendly(engine, folder))
-        for precision in ("fp32", "bf16") if "tokens" in parts else ():
-            for engine in ("own", "vllm", "vllm, one ahead"):
-                write("tokens", f"{engine}, {precision}", tokens(engine, precision, folder))
+            measure("friendly", engine, partial(friendly, engine, folder))
+        for precision, engine in (
+            product(("fp32", "bf16"), ("own", "vllm", "vllm, one ahead")) if "tokens" in parts else ()
+        ):
+            measure("tokens", f"{engine}, {precision}", partial(tokens, engine, precision, folder))
     if "walks" in parts:
         rows = found["walks"]["rows"]
-        for engine in ("own", "vllm", "vllm, one ahead"):
+        for engine in ("own", "vllm"):
             sampled = np.array([rows[f"{engine}, seed {seed}"]["sampled"] for seed in (0, 1, 2)])
             half = STUDENT * sampled.std(ddof=1) / 3**0.5
             print(f"{engine}: {sampled.mean():.4f} ({sampled.mean() - half:.4f} to {sampled.mean() + half:.4f})")

@@ -102,6 +102,8 @@ class EngineSampler:
         self._trained = [(name, p) for name, p in self.actor.policy.named_parameters() if p.requires_grad]
         self._prompts = probe_prompts(prompts, max_length - PROBE_TOKENS)
         self._max_length, self._tokenizer = max_length, tokenizer
+        if rank() == 0:
+            shutil.rmtree(folder / "adapters", ignore_errors=True)  # of a run that was killed
         self._server: VLLMServer | None = None
         self._sender: WeightSender | None = None
         self._loaded: list[str] = []

@@ -14,8 +14,7 @@ LOGS = ("metrics.jsonl", "events.jsonl")
 RUN_FILES = (
     *("run.json", *LOGS, "checkpoints", "model", "last", "adapter", "critic", "samples", "episodes", "stalls"),
     *("journal", "rejected.jsonl", "evaluation.json", "scores.jsonl", "held_out.jsonl", "report.html", "tensorboard"),
-    "rounds",
-    NON_FINITE,
+    *("rounds", "engine", NON_FINITE),
 )
 """everything that a stage writes to its folder: a run that begins again renames these"""
 

@@ -63,3 +63,21 @@ def uninterrupted(words: Words, tmp_path_factory) -> Callable[[str], Path]:
         return done[engine]
 
     return get
+
+
+@pytest.fixture(scope="module")
+def whole(asked: Words, tmp_path_factory) -> Callable[[str], Path]:
+    """The folder of an uninterrupted run of PPO per engine, by a module's `asked`; its rewards draw random numbers."""
+    from launching import run
+
+    done: dict[str, Path] = {}
+
+    def get(engine: str) -> Path:
+        if engine not in done:
+            folder = tmp_path_factory.mktemp("whole") / engine
+            ended = run(asked(engine, folder), LMGYM_TEST_NOISY="1")
+            assert ended.returncode == 0, ended.stderr[-3000:]
+            done[engine] = folder
+        return done[engine]
+
+    return get

@@ -34,22 +34,6 @@ def asked(talkative_models: dict[str, Path], chats_file: Path) -> Words:
     return make
 
 
-@pytest.fixture(scope="module")
-def whole(asked: Words, tmp_path_factory) -> Callable[[str], Path]:
-    """The folder of an uninterrupted run per engine."""
-    done: dict[str, Path] = {}
-
-    def get(engine: str) -> Path:
-        if engine not in done:
-            folder = tmp_path_factory.mktemp("whole") / engine
-            ended = run(asked(engine, folder), **NOISY)
-            assert ended.returncode == 0, ended.stderr[-3000:]
-            done[engine] = folder
-        return done[engine]
-
-    return get
-
-
 def kill(command: list, folder: Path, step: int, rank: int, delay: float) -> None:
     """Starts a run, whose rewards take half a second, and kills -9 a rank so long after it has a checkpoint."""
     launched = begin_and_wait(command, folder, step, LMGYM_TEST_SLEEP="0.5", **NOISY)

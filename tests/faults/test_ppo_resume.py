@@ -46,22 +46,6 @@ def asked(talkative_models: dict[str, Path], chats_file: Path) -> Words:
     return make
 
 
-@pytest.fixture(scope="module")
-def whole(asked: Words, tmp_path_factory) -> Callable[[str], Path]:
-    """The folder of an uninterrupted run per engine."""
-    done: dict[str, Path] = {}
-
-    def get(engine: str) -> Path:
-        if engine not in done:
-            folder = tmp_path_factory.mktemp("whole") / engine
-            ended = run(asked(engine, folder), **NOISY)
-            assert ended.returncode == 0, ended.stderr[-3000:]
-            done[engine] = folder
-        return done[engine]
-
-    return get
-
-
 def left(folder: Path) -> dict[str, Any]:
     """All that a run computed: weights, the loop's state at each checkpoint, metrics and replies, but for times."""
     timed = ("time", "run/", "rollout/tokens_per_second")
