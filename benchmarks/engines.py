@@ -8,9 +8,9 @@
 Writes benchmarks/results/engines.json after every run, and goes on with those that it lacks. Conditions, fixed before
 any run: `walks` is ppo/experiments/randomwalks.py as it is, from a start of width 128 with 4 heads, which vLLM's build
 for CPUs can run, with run seeds 0 to 2; passed if vLLM's mean is within the 95% interval (Student's t) of our engine's.
-`friendly` is ppo/experiments/friendly_answers.py with LoRA 16 and a learning rate of 1e-3, seed 0. `tokens` has
-iterations of 32 replies of up to 64 tokens; CPU seconds are those of all processes, the server's too, from the end of
-the first iteration to that of the third.
+`friendly` is ppo/experiments/friendly_answers.py with LoRA 16 and a learning rate of 1e-3, seed 0. `tokens` trains all
+weights, in iterations of 32 replies of up to 64 tokens; CPU seconds are those of all processes, the server's too, from
+the end of the first iteration to that of the third.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def friendly(engine: str, folder: Path) -> dict[str, Any]:
 
 def tokens(engine: str, precision: str, folder: Path) -> dict[str, Any]:
     """Tokens that four iterations sampled, less the first, by CPU second and by second."""
-    flags = ["--precision", precision, "--lora_rank", 16, "--num_rollouts", 32, "--global_batch", 32, "--ppo_epochs", 1,
+    flags = ["--precision", precision, "--num_rollouts", 32, "--global_batch", 32, "--ppo_epochs", 1,
              "--max_updates", 4, "--max_new_tokens", 64, "--eval_size", 4, "--eval_updates", 100,
              "--num_layers_unfrozen", -1, "--save_updates", -1, "--learning_rate", 1e-5]  # fmt: skip
     run = folder / f"{engine}_{precision}"

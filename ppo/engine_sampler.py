@@ -12,6 +12,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -36,7 +37,7 @@ from ppo.sync_proof import (
     Gap,
     Probe,
     gap_to,
-    probe_prompts,
+    probe_prompt,
     prove_transfer,
     refuse_other_weights,
     trainer_logprobs,
@@ -100,7 +101,7 @@ class EngineSampler:
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self.adapters = has_adapters(self.actor.policy)
         self._trained = [(name, p) for name, p in self.actor.policy.named_parameters() if p.requires_grad]
-        self._prompts = probe_prompts(prompts, max_length - PROBE_TOKENS)
+        self._prompt = probe_prompt(prompts, max_length - PROBE_TOKENS)
         self._max_length, self._tokenizer = max_length, tokenizer
         if rank() == 0:
             shutil.rmtree(folder / "adapters", ignore_errors=True)  # of a run that was killed
@@ -123,7 +124,7 @@ class EngineSampler:
                 self._server.start()
                 return [self._server.url], "policy", secrets.token_hex(3)
             given = addresses(self.config.engine.engine or "")
-            names = {refuse_unfit_server(*one, self._tokenizer, self._prompts[0], self._max_length) for one in given}
+            names = {refuse_unfit_server(*one, self._tokenizer, self._prompt, self._max_length) for one in given}
             if len(names) > 1:
                 raise InputError(f"the servers serve {', '.join(sorted(names))}; needed: one model, as vllm:URL#model")
             return [url for url, _ in given], names.pop(), secrets.token_hex(3)
@@ -133,7 +134,7 @@ class EngineSampler:
         eos = end_ids(causal, self._tokenizer)
         settings = causal.generation_config
         generator = VLLMGenerator(urls, model, self._tokenizer, eos, self._max_length, settings, concurrency)
-        self._on_main(lambda: refuse_lying_server(generator, self._prompts[0]))
+        self._on_main(lambda: refuse_lying_server(generator, self._prompt))
         return generator
 
     def sync(self, version: int = 0) -> None:
@@ -220,17 +221,11 @@ class EngineSampler:
         return self._on_main(self._ask_probes)
 
     def _ask_probes(self) -> list[Probe]:
-        """Each server's replies to the prompts, twice: the second time from its prefix cache."""
+        """Each server's reply to the prompt, twice: the second time from its prefix cache."""
         sampling = Sampling(PROBE_TOKENS, self.config.rollout.temperature, seed=PROBE_SEED, ends_at_eos=False)
-        found: list[Probe] = []
-        for url in self.generator.urls:
-            one = VLLMGenerator(
-                [url], self.generator.model, self._tokenizer, self.generator.eos, self._max_length, concurrency=2
-            )
-            for _ in range(2):
-                replies = one.generate(self._prompts, 1, sampling)
-                found += [(prompt, reply) for prompt, [reply] in zip(self._prompts, replies, strict=True)]
-        return found
+        servers = [replace(self.generator, urls=[url]) for url in self.generator.urls]
+        asked = [one.generate([self._prompt], 1, sampling) for one in servers for _ in range(2)]
+        return [(self._prompt, reply) for [[reply]] in asked]
 
     def _send_adapter(self) -> None:
         weights: dict[str, torch.Tensor] = {}
@@ -297,4 +292,4 @@ class EngineSampler:
                     "the servers have different numbers of workers; needed: the same --tensor-parallel-size"
                 )
             servers = [(client.url, client.call) for client in clients]
-            self._sender = WeightSender(servers, workers.pop(), "gloo", self.device)
+            self._sender = WeightSender(servers, workers.pop())

@@ -1,6 +1,6 @@
 """The proof that a server samples from the weights of the trainer.
 
-A server's log-probabilities of its own replies to fixed prompts are compared with the trainer's of the same ids. At a
+A server's log-probabilities of its own replies to a fixed prompt are compared with the trainer's of the same ids. At a
 learning rate of 1e-6 the old weights would pass that too, in 16 bits. Therefore, before step 1, all trained weights are
 changed by much, synced, and changed back: a sync that sends nothing, or less than all, cannot follow that.
 """
@@ -20,8 +20,8 @@ from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.parameters import gathered
 from ppo.weight_sync import BUCKET_BYTES, in_buckets
 
-PROBES, PROBE_TOKENS, PROMPT_TOKENS = 2, 12, 288
-"""prompts; tokens of a reply; of a prompt, more than two blocks of a CPU's prefix cache, which has 128 each"""
+PROBE_TOKENS, PROMPT_TOKENS = 12, 144
+"""of a reply; of the prompt, more than a block of the prefix cache, which on a CPU has 128"""
 FACTOR = 0.5  # of all weights, which is exact in fp32 and bf16, as is twice that; larger ones make networks chaotic
 ADAPTER_STD = 0.5  # of what takes the place of an adapter's second matrix, which begins at 0
 LEAST_CHANGE = 4.0  # the change's effect on log-probabilities, as a multiple of what remains after it was synced
@@ -44,14 +44,13 @@ class Gap:
         return self.largest if precision == "fp32" else self.mean
 
 
-def probe_prompts(prompts: Sequence[Sequence[int]], room: int) -> list[list[int]]:
-    """Prompts of PROMPT_TOKENS ids, or `room` if that is less, from those of the run end to end; so long that a server
-    caches their keys and values, as it may fail to renew them.
+def probe_prompt(prompts: Sequence[Sequence[int]], room: int) -> list[int]:
+    """PROMPT_TOKENS ids, or `room` if that is less, of the run's prompts end to end; so many that a server caches their
+    keys and values, as it may fail to renew them.
     """
     ids = [id_ for prompt in prompts for id_ in prompt]
     length = max(1, min(PROMPT_TOKENS, room))
-    long = (ids * (1 + PROBES * length // len(ids)))[: PROBES * length]
-    return [long[i * length : (i + 1) * length] for i in range(PROBES)]
+    return (ids * (1 + length // len(ids)))[:length]
 
 
 @torch.no_grad()

@@ -34,22 +34,20 @@ T = TypeVar("T")
 class WeightSender:
     """The group of rank 0 and the workers of all servers. Made on rank 0 alone; its methods raise ServerError."""
 
-    def __init__(self, servers: Sequence[tuple[str, Call]], workers: int, backend: str, device: torch.device) -> None:
+    def __init__(self, servers: Sequence[tuple[str, Call]], workers: int) -> None:
         """`servers` are addresses with their calls; each has so many workers."""
-        self.servers, self.backend = servers, backend
-        self.device = device if backend == "nccl" else torch.device("cpu")
+        self.servers = servers
         self._pool = ThreadPoolExecutor(len(servers), thread_name_prefix="weights")
         port, size = free_port(), 1 + workers * len(servers)
         addresses = [address_for(urlsplit(url).hostname or "") for url, _ in servers]
         host = next((address for address in addresses if not is_loopback(address)), addresses[0])
         joining = [
             self._pool.submit(
-                call, "lmgym_connect", SECONDS, host=host, port=port, first_rank=1 + number * workers, size=size,
-                backend=backend,
+                call, "lmgym_connect", SECONDS, host=host, port=port, first_rank=1 + number * workers, size=size
             )
             for number, (_, call) in enumerate(servers)
-        ]  # fmt: skip
-        self.group = sending(joining, lambda: connect(host, port, 0, size, backend, is_host=True))
+        ]
+        self.group = sending(joining, lambda: connect(host, port, 0, size))
 
     def send(self, buckets: Sequence[Sequence[Item]], buffers: Iterator[torch.Tensor]) -> None:
         """Sends buffers, which follow the buckets' layout. Raises InputError if a server received other bytes."""
@@ -62,11 +60,10 @@ class WeightSender:
         def send_all() -> None:
             failure: RuntimeError | None = None
             for buffer in buffers:  # to the end: other ranks gather all of them
-                there = buffer.to(self.device)
-                sums.append(checksum(there))
+                sums.append(checksum(buffer))
                 try:
                     if failure is None:
-                        broadcast(self.group, there)
+                        broadcast(self.group, buffer)
                 except RuntimeError as error:
                     failure = error
             if failure is not None:

@@ -186,7 +186,7 @@ def test_the_help_lists_the_experiments_and_the_flags_that_they_add() -> None:
         for name in ("gptj_engagement", "hh", "random_baseline", "world"):
             assert f" {name} " in text
         assert "random_baseline A scripted bot and random scorers" in text
-        assert "hh: --model a causal model: folder or hub id [default: Qwen/Qwen3-0.6B]" in text
+        assert "hh: --model folder, hub id, vllm:URL, vllm:FOLDER, openai:URL#MODEL or anthropic:MODEL [default" in text
         assert "hh: --scorers [name=]PATH of each scorer" in text
 
 

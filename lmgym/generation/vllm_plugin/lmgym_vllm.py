@@ -26,17 +26,13 @@ def address_for(host: str) -> str:
         return found.getsockname()[0]
 
 
-def connect(host: str, port: int, rank: int, size: int, backend: str, is_host: bool) -> Any:
-    """A process group of the trainer, which is rank 0, and all workers; apart from any other group of the process.
+def connect(host: str, port: int, rank: int, size: int) -> Any:
+    """A gloo group of the trainer, which is rank 0, and all workers; apart from any other group of the process.
 
-    `host` is the trainer's address; `backend` is gloo, through the memory of the machines, or nccl.
+    `host` is the trainer's address. Weights pass through the memory of both machines.
     """
-    wait = timedelta(seconds=SECONDS)
+    wait, is_host = timedelta(seconds=SECONDS), rank == 0
     store = distributed.TCPStore(host, port, size, is_host, wait)
-    if backend == "nccl":
-        options = distributed.ProcessGroupNCCL.Options()
-        options._timeout = wait
-        return distributed.ProcessGroupNCCL(store, rank, size, options)
     options = distributed.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     # not the address of this machine's name, which is 127.0.1.1 on many
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host if is_host else address_for(host))]
@@ -65,7 +61,7 @@ def checksum(buffer: torch.Tensor) -> list[str]:
     """Of the bytes of a buffer, whose number is a multiple of ALIGNMENT: their sum as 64-bit integers, and the sum
     weighted by place, both modulo 2^64."""
     numbers = buffer.view(torch.int64)
-    places = torch.arange(1, 2 * len(numbers), 2, device=buffer.device)
+    places = torch.arange(1, 2 * len(numbers), 2)
     return [str(numbers.sum().item()), str((numbers * places).sum().item())]
 
 
@@ -73,30 +69,27 @@ class WeightReceiver:
     """What a worker can be asked, besides vLLM's own methods."""
 
     lmgym_group: Any = None
-    lmgym_backend = "gloo"
 
     def lmgym_ready(self) -> dict[str, Any]:
         """Its number among the workers of the server."""
         own: Any = self
         return {"rank": own.rank}
 
-    def lmgym_connect(self, host: str, port: int, first_rank: int, size: int, backend: str) -> dict[str, Any]:
+    def lmgym_connect(self, host: str, port: int, first_rank: int, size: int) -> dict[str, Any]:
         """Joins the trainer's group. The workers of one server have consecutive ranks."""
         own: Any = self
-        self.lmgym_backend = backend
-        self.lmgym_group = connect(host, port, first_rank + own.rank, size, backend, is_host=False)
+        self.lmgym_group = connect(host, port, first_rank + own.rank, size)
         return {"rank": first_rank + own.rank}
 
     def lmgym_receive(self, buckets: list[list[Item]]) -> dict[str, Any]:
         """Receives buckets in this order and loads them in the place of the weights of those names."""
         own: Any = self
         sums: list[list[str]] = []
-        device = torch.device("cpu") if self.lmgym_backend == "gloo" else own.device
 
         def receive() -> Iterator[tuple[str, torch.Tensor]]:
             for bucket in buckets:
                 places, size = layout(bucket)
-                buffer = torch.empty(size, dtype=torch.uint8, device=device)
+                buffer = torch.empty(size, dtype=torch.uint8)
                 broadcast(self.lmgym_group, buffer)
                 sums.append(checksum(buffer))
                 for (name, dtype, shape), (begin, end) in zip(bucket, places, strict=True):

@@ -87,7 +87,7 @@ def worker():
 
 def test_weights_arrive_in_their_dtypes_and_other_bytes_are_refused(worker) -> None:
     call, found = worker()
-    sender = WeightSender([("http://127.0.0.1:9", call)], 1, "gloo", torch.device("cpu"))
+    sender = WeightSender([("http://127.0.0.1:9", call)], 1)
     buckets = [ITEMS[:2], ITEMS[2:]]
     sender.send(buckets, buffers_of(buckets, [WEIGHTS[:2], WEIGHTS[2:]]))
     assert found[-1] == {"a": [1, 2, 3], "b": [[0, 1], [2, 3]], "c": 5}
@@ -104,7 +104,7 @@ def test_weights_arrive_in_their_dtypes_and_other_bytes_are_refused(worker) -> N
 
 def test_a_receiver_that_fails_midway_is_told_at_once_by_its_own_words(worker) -> None:
     call, _ = worker(fails=True)
-    sender = WeightSender([("http://127.0.0.1:9", call)], 1, "gloo", torch.device("cpu"))
+    sender = WeightSender([("http://127.0.0.1:9", call)], 1)
     buckets = [[item] for item in ITEMS]
     with pytest.raises(ServerError, match="no room for b"):
         sender.send(buckets, buffers_of(buckets, [[weight] for weight in WEIGHTS]))

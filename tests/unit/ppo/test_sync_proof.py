@@ -5,15 +5,14 @@ import torch
 
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
-from ppo.sync_proof import PROMPT_TOKENS, Gap, changed, gap_to, probe_prompts, refuse_other_weights
+from ppo.sync_proof import PROMPT_TOKENS, Gap, changed, gap_to, probe_prompt, refuse_other_weights
 
 
-def test_probe_prompts_are_long_and_differ() -> None:
-    one, other = probe_prompts([[5, 6, 7], list(range(1000))], 900)
-    assert len(one) == len(other) == PROMPT_TOKENS
-    assert one[:4] == [5, 6, 7, 0]
-    assert one != other
-    assert [len(prompt) for prompt in probe_prompts([[5, 6, 7]], 10)] == [10, 10], "no more than there is room for"
+def test_the_probe_prompt_is_longer_than_a_block_of_a_prefix_cache() -> None:
+    found = probe_prompt([[5, 6, 7], list(range(1000))], 900)
+    assert len(found) == PROMPT_TOKENS > 128
+    assert found[:4] == [5, 6, 7, 0]
+    assert probe_prompt([[5, 6, 7]], 8) == [5, 6, 7, 5, 6, 7, 5, 6], "no more than there is room for"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

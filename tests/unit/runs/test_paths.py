@@ -31,7 +31,7 @@ OTHERS = {
         "prompt_weights",
         "weights",
     ),
-    *("best_metric", "prompt_format", "reply_format"),
+    *("best_metric", "prompt_format", "reply_format", "engine"),
     *(field.name for field in fields(ColumnConfig)),
 }
 
