@@ -65,11 +65,11 @@ def test_several_servers_share_the_prompts(process, stub, talkative_models, chat
 
 
 @pytest.mark.parametrize(("lies", "settings", "expected"), [
-    (["keeps_weights"], {}, "after all trained weights were changed and synced, server and trainer differ"),
-    (["misses_norms"], {}, "after all trained weights were changed and synced, server and trainer differ"),
+    (["keeps_weights"], {}, "all trained weights were changed and synced, and the server"),
+    (["misses_norms"], {}, "all trained weights were changed and synced, and the server"),
     (["keeps_adapter"], ADAPTERS, "after the sync of version 0, server and trainer differ"),
     (["stale_cache"], {}, "after the sync of version 0, server and trainer differ"),
-    (["biased"], ADAPTERS, "after all trained weights were changed and synced, server and trainer differ"),
+    (["biased"], ADAPTERS, "all trained weights were changed and synced, and the server"),
     (["ignores_temperature"], {}, "ignores the seed or the temperature"),
     (["no_logprobs"], {}, "an answer that makes no sense"),
 ])  # fmt: skip
