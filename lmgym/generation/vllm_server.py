@@ -33,6 +33,7 @@ START_SECONDS, END_SECONDS, ASK_SECONDS, POLL_SECONDS = 1800.0, 10.0, 5.0, 0.25
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 ADAPTERS, CPU_ADAPTERS = 2, 4  # the version in use and the next one; others in main memory
+CPU_BATCH = 4096  # tokens of a step
 CPU_SEQUENCES, CPU_CACHE_GIB = 32, 4  # of the greatest length, whose keys and values a CPU's cache holds; its most
 GIB = 1 << 30
 OTHER_ENGINE = "use lmgym's own engine, in this process"
@@ -142,7 +143,9 @@ class ServerOptions:
         if revision:
             values |= {"revision": revision, "tokenizer-revision": revision}
         if installed.on_cpu:
-            switches.append("enforce-eager")
+            # a seeded request whose prompt is read in parts ends vLLM 0.32 here: "CPU Generator does not use offset"
+            switches += ["enforce-eager", "no-enable-chunked-prefill"]
+            values["max-num-batched-tokens"] = max(CPU_BATCH, self.max_length)
         else:
             values["gpu-memory-utilization"] = self.memory_fraction
         if self.max_lora_rank:

@@ -79,7 +79,7 @@ def _check_distance(
     """
     known, precision = state.rounding, config.policy.precision
     if c.sampler.whole is None:
-        return _server_notes(config, state, mismatch)
+        return server_notes(config, state, mismatch)
     found = mismatch.largest if precision == "fp32" else mismatch.mean
     if known is not None and found <= allowed_difference(precision, known, mismatch.tokens):
         return []
@@ -91,10 +91,14 @@ def _check_distance(
     return [] if known is not None else rounding_notes(config, rounding)
 
 
-def _server_notes(config: PPOConfig, state: LoopState, mismatch: LogprobMismatch) -> list[str]:
-    """A line on the first rollouts' distance from a server's log-probabilities; its weights were proved at the sync."""
+def server_notes(config: PPOConfig, state: LoopState, mismatch: LogprobMismatch) -> list[str]:
+    """A line on the first rollouts' distance from a server's log-probabilities; its weights were proved at the sync.
+
+    The distance, of two computations that round differently, stands for the policy's own rounding.
+    """
     if state.iteration:
         return []
+    state.rounding = mismatch.largest if config.policy.precision == "fp32" else mismatch.mean
     mode, cap = config.correction
     return [
         f"server and trainer differ by {mismatch.mean:.2g} nats a token, at most {mismatch.largest:.2g} "

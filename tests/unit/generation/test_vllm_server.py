@@ -172,6 +172,7 @@ def test_variables_of_launchers_and_of_this_python_do_not_reach_the_server(play,
     assert "--enable-lora" in line
     assert "--max-lora-rank 16" in line
     assert "--enforce-eager" in line
+    assert "--no-enable-chunked-prefill" in line, "seeds and parts of prompts end a server on a CPU"
 
 
 def test_a_server_on_a_gpu_gets_its_part_of_the_memory_and_one_that_receives_weights_its_extension(play, model) -> None:

@@ -27,7 +27,7 @@ from ppo.algorithms.learning import advantage_estimator
 from ppo.best import best_key, check_best_metric
 from ppo.check import bias_notes, check_prompts, check_settings, count_iterations
 from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.experience import Experience
+from ppo.experience import Experience, LogprobMismatch
 from ppo.monitoring.metrics import rollout_sums
 from ppo.monitoring.safeguards import (
     check_finite,
@@ -38,6 +38,7 @@ from ppo.monitoring.safeguards import (
     critic_notes,
     reward_notes,
     rounding_notes,
+    server_notes,
 )
 from ppo.rollouts import Rollouts, gather
 from ppo.setup import make_engine
@@ -361,6 +362,18 @@ def test_a_first_ratio_in_16_bits_is_held_to_what_was_measured(small_models: dic
     check_ratio(config, tokenizer, rollouts, places, off, 0.03)
     with pytest.raises(InputError, match=r"by 0.05 nats a token \(the policy's own bf16 is 0.003 from fp32, which all"):
         check_ratio(config, tokenizer, rollouts, places, off, 0.003)
+
+
+@pytest.mark.parametrize(("precision", "rounding"), [("bf16", 0.03), ("fp32", 0.2)])
+def test_a_servers_distance_stands_for_the_policys_own_rounding(precision, rounding: float) -> None:
+    config, found = PPOConfig("x", ModelConfig(precision=precision)), LogprobMismatch(0.03, 0.2, 2500)
+    state = LoopState.fresh(config)
+    [note] = server_notes(config, state, found)
+    assert note.startswith("server and trainer differ by 0.03 nats a token, at most 0.2 (2,500 tokens); corrected by ")
+    assert state.rounding == rounding, "what the first update's ratio is held to"
+    state.iteration = 1
+    assert server_notes(config, state, LogprobMismatch(9, 9, 9)) == []
+    assert state.rounding == rounding
 
 
 def test_long_prompts_are_counted_or_refused_before_step_1(small_models: dict[str, Path]) -> None:
