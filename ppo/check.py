@@ -17,6 +17,7 @@ from lmgym.distributed.random_state import seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError, shown
+from lmgym.generation.model_specs import read_model_spec
 from lmgym.generation.prompt_fitting import (
     distinct_prompts,
     fit_prompts,
@@ -55,7 +56,7 @@ from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
-from ppo.engine_sampler import FOREIGN, OWN
+from ppo.engine_sampler import OWN
 from ppo.experience import ROWS_AT_ONCE
 from ppo.opponents import check_opponents
 from ppo.task_setups import Prepare, TaskSetup, check_setup
@@ -181,7 +182,7 @@ def check_engine(config: PPOConfig) -> None:
     engine, own = config.engine.engine, "lmgym's own engine: leave --engine out"
     if engine is None:
         return
-    if engine != OWN and not engine.startswith(FOREIGN):
+    if engine != OWN and not (engine.startswith("vllm:") and read_model_spec(engine).urls):
         raise InputError(
             f"--engine {shown(engine)}; needed: vllm, vllm:URL[,URL] as in vllm:http://127.0.0.1:8000, or {own}: other "
             "servers give no log-probabilities by token ids and take no weights"

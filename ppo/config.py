@@ -255,7 +255,7 @@ class LimitConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What samples the rollouts, and how far ahead of training."""
+    """The engine that samples the rollouts, and the iterations that it is ahead of training."""
 
     engine: str | None = None
     """None: this process; vllm: a server that the run starts and stops; vllm:URL[,URL]: servers that run"""

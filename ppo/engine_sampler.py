@@ -23,6 +23,7 @@ from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank
 from lmgym.errors import InputError, ServerError, one_line
 from lmgym.generation.local_generation import end_ids
+from lmgym.generation.model_specs import read_model_spec
 from lmgym.generation.protocol import Sampling
 from lmgym.generation.vllm_generator import VLLMGenerator, VLLMServerClient, refuse_lying_server, refuse_unfit_server
 from lmgym.generation.vllm_plugin.lmgym_vllm import Item
@@ -41,11 +42,11 @@ from ppo.sync_proof import (
     prove_transfer,
     refuse_other_weights,
     trainer_logprobs,
+    weight_buckets,
     whole_shape,
 )
-from ppo.weight_sync import BUCKET_BYTES, in_buckets
 
-OWN, FOREIGN = "vllm", "vllm:"
+OWN = "vllm"
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 PROBE_SEED = 97
 AWAITED_SECONDS, POLL_SECONDS = 600.0, 2.0  # for a server of others that is down
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 
 def server_options(config: PPOConfig, max_length: int) -> ServerOptions:
-    """What the run starts its server with. Raises InputError for what vLLM cannot do."""
+    """The options of the server that the run starts. Raises InputError for what vLLM cannot do."""
     return ServerOptions(
         model=config.policy.model,
         dtype=DTYPES[config.policy.precision],
@@ -65,15 +66,6 @@ def server_options(config: PPOConfig, max_length: int) -> ServerOptions:
         trust_remote_code=config.policy.trust_remote_code,
         served_name="policy",
     )
-
-
-def addresses(engine: str) -> list[tuple[str, str]]:
-    """(URL without /v1, model or an empty string) of the servers that `vllm:URL#model,...` names."""
-    found = []
-    for text in engine.removeprefix(FOREIGN).split(","):
-        url, _, model = text.strip().partition("#")
-        found.append((url.rstrip("/").removesuffix("/v1"), model))
-    return found
 
 
 @final
@@ -123,11 +115,13 @@ class EngineSampler:
                 say(f"vLLM is starting; its log: {self._server.log}")
                 self._server.start()
                 return [self._server.url], "policy", secrets.token_hex(3)
-            given = addresses(self.config.engine.engine or "")
-            names = {refuse_unfit_server(*one, self._tokenizer, self._prompt, self._max_length) for one in given}
+            given = read_model_spec(self.config.engine.engine or "")
+            urls = [url.removesuffix("/v1") for url in given.urls]
+            known = self._tokenizer, self._prompt, self._max_length
+            names = {refuse_unfit_server(url, given.model, *known) for url in urls}
             if len(names) > 1:
                 raise InputError(f"the servers serve {', '.join(sorted(names))}; needed: one model, as vllm:URL#model")
-            return [url for url, _ in given], names.pop(), secrets.token_hex(3)
+            return urls, names.pop(), secrets.token_hex(3)
 
         urls, model, self._run = self._on_main(start)
         causal, concurrency = self.actor.causal, self.config.engine.engine_concurrency
@@ -208,7 +202,7 @@ class EngineSampler:
             self._sender.close()
 
     def _on_main(self, work: Callable[[], T]) -> T:
-        """What `work` returns on rank 0, on all ranks, as its errors."""
+        """The result of `work` on rank 0, or its error, on all ranks."""
         found = raise_on_all_ranks(lambda: work() if rank() == 0 else None)
         return all_gather_objects(found)[0]
 
@@ -229,8 +223,7 @@ class EngineSampler:
 
     def _send_adapter(self) -> None:
         weights: dict[str, torch.Tensor] = {}
-        sizes = [torch.Size(whole_shape(p)).numel() * p.element_size() for _, p in self._trained]
-        for bucket in in_buckets(self._trained, sizes, BUCKET_BYTES):
+        for bucket in weight_buckets(self._trained):
             with gathered([p for _, p in bucket]):
                 if rank() == 0:
                     weights |= {name: p.detach().to("cpu", copy=True) for name, p in bucket}
@@ -265,8 +258,7 @@ class EngineSampler:
 
     def _send_weights(self) -> None:
         dtype = DTYPES[self.config.policy.precision]
-        sizes = [torch.Size(whole_shape(p)).numel() * getattr(torch, dtype).itemsize for _, p in self._trained]
-        chosen = list(in_buckets(self._trained, sizes, BUCKET_BYTES))
+        chosen = list(weight_buckets(self._trained))
         items: list[list[Item]] = [[(name, dtype, list(whole_shape(p))) for name, p in bucket] for bucket in chosen]
         buffers = buffers_of(items, [[p for _, p in bucket] for bucket in chosen])
         self._on_main(self._connect)

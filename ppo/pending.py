@@ -145,7 +145,7 @@ def recovering(
     work: Callable[[], T],
     again: Callable[[], T] | None = None,
 ) -> T:
-    """What `work` returns. If the sampler's server fails in it, recovers that, syncs the weights and calls `again`, by
+    """The result of `work`. If the sampler's server fails in it, recovers that, syncs the weights and calls `again`, by
     default `work`, up to TRIES times.
 
     Both must raise a ServerError on all ranks. Raises RunStopped after the last try. Collective.

@@ -144,11 +144,16 @@ def whole_shape(parameter: torch.Tensor) -> tuple[int, ...]:
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
+def weight_buckets(trained: Sequence[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Named weights in order, in runs that may be whole in memory together."""
+    sizes = [torch.Size(whole_shape(p)).numel() * p.element_size() for _, p in trained]
+    return in_buckets(trained, sizes, BUCKET_BYTES)
+
+
 @torch.no_grad()
 def _edit(trained: Sequence[tuple[str, torch.Tensor]], edit: Callable[[str, torch.Tensor], None]) -> None:
     """Apply a change to whole weights: on every rank, or, under ZeRO-3, on rank 0 for all."""
-    sizes = [int(np.prod(whole_shape(p))) * p.element_size() for _, p in trained]
-    for bucket in in_buckets(trained, sizes, BUCKET_BYTES):
+    for bucket in weight_buckets(trained):
         with gathered([p for _, p in bucket], modifier_rank=0):
             for name, p in bucket:
                 if rank() == 0 or not hasattr(p, "ds_id"):

@@ -218,7 +218,7 @@ def _time_left(plan: Plan, c: TrainingComponents, state: LoopState, metrics: dic
 
 
 def _completed(config: PPOConfig, c: TrainingComponents, played: Played, run: Run, iteration: int) -> Played:
-    """What was played, with episodes of absent agents. Stops all ranks if too many rewards failed. Collective."""
+    """The played episodes, with episodes of absent agents. Stops all ranks if too many rewards failed. Collective."""
     played.episodes = complete(played.episodes, len(played.share.tasks), c.setup.trained_agents)
     asked = [episode for episode in played.episodes if not episode.is_absent]
     failed = [episode for episode in asked if episode.total_reward is None]

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Sampler(Protocol):
-    """Who samples, and the weights that it has. All methods are collective."""
+    """The sampler of a run, and its weights. All methods are collective."""
 
     generator: Any
     """a TokenGenerator, and a Generator"""

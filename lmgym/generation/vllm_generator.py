@@ -11,7 +11,7 @@ Design decisions:
 import asyncio
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
@@ -19,17 +19,13 @@ import numpy as np
 
 from lmgym.errors import InputError, ServerError, listed, one_line, shown
 from lmgym.generation.model_server import NEEDED, Ask, Counted, ModelServer, encodable, run
+from lmgym.generation.model_specs import KEYS
 from lmgym.generation.openai_server import SEED_STEP, SEEDS
 from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, render_all, tokenize_texts
 
-KEY_VARIABLE = "VLLM_API_KEY"
 TIMEOUT = 900.0  # seconds of a reply: with many at a time on a CPU each takes long
 NEEDED_HERE = NEEDED | {404: "a vLLM server of this model at {base} (GET {base}/models lists them)"}
-
-
-class LostModel(ServerError):
-    """A server no longer has the model or adapter that it is asked for: it was started anew."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class VLLMServerClient:
         return self._request("POST", path, body, timeout)
 
     def call(self, method: str, timeout: float, **values: Any) -> list[Any]:
-        """What each worker's method returns; see lmgym/generation/vllm_plugin. Raises InputError if it has none."""
+        """The results of each worker's method; see lmgym/generation/vllm_plugin. Raises InputError if it has none."""
         body = {"method": method, "kwargs": values, "timeout": timeout}
         try:
             return self.post("/collective_rpc", body, timeout)["results"]
@@ -79,9 +75,9 @@ class VLLMServerClient:
 
 
 def model_server(url: str, model: str, concurrency: int, retries: int = 2) -> ModelServer:
-    """How a vLLM server is asked for text."""
+    """The settings of requests for text to a vLLM server."""
     header = ("Authorization", "Bearer {}")
-    return ModelServer(f"{url}/v1", "/completions", model, TIMEOUT, retries, KEY_VARIABLE, concurrency, header)
+    return ModelServer(f"{url}/v1", "/completions", model, TIMEOUT, retries, KEYS["vllm"], concurrency, header)
 
 
 @final
@@ -99,8 +95,6 @@ class VLLMGenerator:
     """the policy's, as transformers has it"""
     concurrency: int = 64
     """requests at a time"""
-    tokens: int = field(default=0, compare=False)
-    """sampled so far"""
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
@@ -152,9 +146,8 @@ class VLLMGenerator:
             found = {i: replies for of_server in run(ask_all()) for i, replies in of_server.items()}
         except InputError as error:
             if "does not exist" in str(error) and "@" in self.model:  # an adapter, which a new process does not have
-                raise LostModel(f"a server no longer has {self.model}: it was started anew") from error
+                raise ServerError(f"a server no longer has {self.model}: it was started anew") from error
             raise
-        self.tokens += sum(reply.tokens for replies in found.values() for reply in replies)
         return [found[i] for i in range(len(prompts))]
 
     def _place(self, prompt: list[int]) -> str:

@@ -91,7 +91,7 @@ def vllm_python() -> Path:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What a server is started with. Raises InputError for values that it cannot have."""
+    """Settings of a server's start. Raises InputError for values that it cannot have."""
 
     model: str
     """a folder, or a hub id"""

@@ -85,7 +85,7 @@ class WeightSender:
 
 
 def sending(calls: Sequence["Future[list[Any]]"], work: Callable[[], T]) -> T:
-    """What `work` returns, once all calls beside it have ended too. The error of a call goes before that of the group,
+    """The result of `work`, once all calls beside it have ended too. The error of a call goes before that of the group,
     which says less."""
     try:
         result = work()

@@ -19,7 +19,7 @@ from lmgym.generation.vllm_generator import VLLMGenerator, VLLMServerClient
 from lmgym.generation.vllm_server import ServerOptions, VLLMServer
 from lmgym.generation.weight_sender import WeightSender
 from lmgym.text import Conversation, Turn
-from ppo import engine_sampler
+from ppo import engine_sampler, sync_proof
 from ppo.engine_sampler import EngineSampler
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
@@ -76,7 +76,7 @@ def forget_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         WeightSender, "send", lambda self, buckets, buffers: send(self, buckets[:-1], iter(list(buffers)[:-1]))
     )
-    monkeypatch.setattr(engine_sampler, "BUCKET_BYTES", 100_000)
+    monkeypatch.setattr(sync_proof, "BUCKET_BYTES", 100_000)
 
 
 def keep_the_prefix_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,9 +47,8 @@ def words(dropping: Path, few_pairs: Path, held_out_pairs: Path) -> Words:
     return make
 
 
-@pytest.fixture(scope="session")
-def uninterrupted(words: Words, tmp_path_factory) -> Callable[[str], Path]:
-    """The folder of an uninterrupted run per engine."""
+def whole_runs(words: Words, tmp_path_factory, **environment: str) -> Callable[[str], Path]:
+    """The folder of an uninterrupted run per engine, made when it is first asked for."""
     from launching import run
 
     done: dict[str, Path] = {}
@@ -57,27 +56,21 @@ def uninterrupted(words: Words, tmp_path_factory) -> Callable[[str], Path]:
     def get(engine: str) -> Path:
         if engine not in done:
             folder = tmp_path_factory.mktemp("whole") / engine
-            ended = run(words(engine, folder))
+            ended = run(words(engine, folder), **environment)
             assert ended.returncode == 0, ended.stderr[-3000:]
             done[engine] = folder
         return done[engine]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(words: Words, tmp_path_factory) -> Callable[[str], Path]:
+    """The folder of an uninterrupted run per engine."""
+    return whole_runs(words, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def whole(asked: Words, tmp_path_factory) -> Callable[[str], Path]:
     """The folder of an uninterrupted run of PPO per engine, by a module's `asked`; its rewards draw random numbers."""
-    from launching import run
-
-    done: dict[str, Path] = {}
-
-    def get(engine: str) -> Path:
-        if engine not in done:
-            folder = tmp_path_factory.mktemp("whole") / engine
-            ended = run(asked(engine, folder), LMGYM_TEST_NOISY="1")
-            assert ended.returncode == 0, ended.stderr[-3000:]
-            done[engine] = folder
-        return done[engine]
-
-    return get
+    return whole_runs(asked, tmp_path_factory, LMGYM_TEST_NOISY="1")

@@ -6,14 +6,13 @@ Rewards draw random numbers, so that rollouts which were sampled twice, or by ot
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from faulting import ENGINES, ROOT, begin_and_wait, lines_once, outcome, steps, workers
 from launching import finish, flags, launch, run, words
-from test_ppo_resume import AN_ITERATION, NOISY, SCRIPT, UPDATES, left
+from test_ppo_resume import AN_ITERATION, NOISY, SCRIPT, kill, left
 from test_ppo_resume import TRAIN as PPO
 
 TRAIN = {**PPO, "save_updates": 2 * AN_ITERATION, "eval_updates": 12, "save_total_limit": 2, "async_rollouts": 1}
@@ -32,17 +31,6 @@ def asked(talkative_models: dict[str, Path], chats_file: Path) -> Words:
         return launch(kind, *flags(**values), script=SCRIPT, ranks=ranks)
 
     return make
-
-
-def kill(command: list, folder: Path, step: int, rank: int, delay: float) -> None:
-    """Starts a run, whose rewards take half a second, and kills -9 a rank so long after it has a checkpoint."""
-    launched = begin_and_wait(command, folder, step, LMGYM_TEST_SLEEP="0.5", **NOISY)
-    pids = workers(launched, SCRIPT)
-    time.sleep(delay)
-    os.kill(pids[rank], signal.SIGKILL)
-    finish(launched)
-    assert step <= steps(folder)[-1] < UPDATES
-    assert not (folder / "model").exists()
 
 
 def slow(*values):

@@ -1,4 +1,4 @@
-"""What runs inside a vLLM server, whose PYTHONPATH has this folder.
+"""Code that runs inside a vLLM server, whose PYTHONPATH has this folder.
 
 May import torch alone: a server's environment has no lmgym.
 """

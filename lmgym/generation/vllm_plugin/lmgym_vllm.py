@@ -66,7 +66,7 @@ def checksum(buffer: torch.Tensor) -> list[str]:
 
 
 class WeightReceiver:
-    """What a worker can be asked, besides vLLM's own methods."""
+    """Methods of a worker, besides vLLM's own."""
 
     lmgym_group: Any = None
 

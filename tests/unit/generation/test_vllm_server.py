@@ -104,6 +104,7 @@ def test_a_killed_server_is_noticed_and_its_other_processes_end(play, model, tmp
         os.kill(pids[0], signal.SIGKILL)
         wait_for_the_end_of(pids)
         wait_until(lambda: not server.alive)
+        assert not any(map(is_running, pids))
 
 
 def test_a_server_ends_with_an_owner_that_is_killed(play, model, tmp_path) -> None:
@@ -130,7 +131,8 @@ def test_a_server_that_ignores_the_request_to_end_is_killed(play, model, tmp_pat
     record = play("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     server = VLLMServer(ServerOptions(model), tmp_path / "log.txt").start()
     server.stop()
-    wait_for_the_end_of(json.loads(record.read_text())["pids"])
+    wait_for_the_end_of(pids := json.loads(record.read_text())["pids"])
+    assert not any(map(is_running, pids))
 
 
 def test_a_server_that_does_not_come_up_is_ended_and_told_with_its_cause(play, model, tmp_path) -> None:
