@@ -140,7 +140,7 @@ def main() -> None:
         rows = found.setdefault(part, {"machine": describe_machine(), "rows": {}})["rows"]
         if key in rows:
             return
-        row = rows[key] = work()
+        row = rows[key] = work() | {"cpu": describe_machine()["cpu"]}  # runs may go on on another machine
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         print(part, key, {name: value for name, value in row.items() if not name.startswith("time/")}, flush=True)
 
