@@ -37,7 +37,7 @@ ifneq ($(VLLM),no)
 test-full: export LMGYM_VLLM := $(LMGYM_VLLM)
 endif
 test-full: $(VENV)/.installed-dev  ## everything, slow launches, quantised weights and vLLM too; writes docs/families.md
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check bitsandbytes==0.50.2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check bitsandbytes==0.50.2 trackio==0.43.0
 	test -x build/schemathesis/bin/schemathesis || (python3 -m venv build/schemathesis && build/schemathesis/bin/pip install --quiet schemathesis==4.32.5)
 	test "$(VLLM)" = no || $(BIN)/lmgym engine setup --yes --folder "$(LMGYM_VLLM)"
 	$(PYTEST) -rap --durations=15 -m "not slow"; quick=$$?; $(PYTEST) -rap --durations=15 -m slow; exit $$((quick + $$?))

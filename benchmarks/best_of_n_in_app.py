@@ -18,13 +18,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-from best_of_n_estimates import best_of_n_kl, best_of_n_values
 from machine import describe_machine
 
 from lmgym.apps.world.ab import Design, experiment
 from lmgym.apps.world.app import OneLine, deploy
 from lmgym.apps.world.policies import GOLD, RANDOM, load_base, load_scorer
 from lmgym.apps.world.world import VERSION, World
+from lmgym.scoring.best_of_n_estimates import best_of_n_kl, best_of_n_values
 from lmgym.statistics import mean as mean_of
 
 ROOT = Path(__file__).resolve().parent.parent

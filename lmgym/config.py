@@ -172,6 +172,11 @@ class OptimizerConfig:
         return max(most, row_tokens) if most else self.micro_batch * row_tokens
 
 
+Tracking = Literal[
+    "auto", "wandb", "offline", "tensorboard", "trackio", "wandb,tensorboard", "offline,tensorboard", "none"
+]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """Output, engine, evaluation, checkpoints and limits of a run."""
@@ -180,9 +185,7 @@ class RunConfig:
     """folder of the results; empty: outputs/NAME of the experiment, or outputs/NAME/2, /3, ... if that holds a run"""
     deepspeed: str | None = None
     """zero1, zero2, zero2_offload, zero3, zero3_offload or the path of a DeepSpeed config; None: plain, or DDP"""
-    tracking: Literal["auto", "wandb", "offline", "tensorboard", "wandb,tensorboard", "offline,tensorboard", "none"] = (
-        "auto"
-    )
+    tracking: Tracking = "auto"
     """in addition to metrics.jsonl; auto: wandb if WANDB_API_KEY is set; tensorboard: files in OUTPUT/tensorboard"""
     eval_updates: Annotated[int, Range(0, MOST_STEPS, hint="0: five evaluations in a run")] = 0
     """updates between two evaluations; 0: five in a run"""
@@ -209,6 +212,27 @@ class RunConfig:
     def folder(self, name: str) -> str:
         """The folder of the results of an experiment of that name."""
         return self.output or f"outputs/{name}"
+
+
+@dataclass(frozen=True)
+class SharingConfig:
+    """Names of a run on the hub and on trackers. Keys come from the environment only: HF_TOKEN, WANDB_API_KEY."""
+
+    push_to_hub: str | None = None
+    """OWNER/NAME, a model repository of the Hugging Face hub, which is made if it is not there: main has the model that
+    the run keeps, pushed whenever a better one is saved; last, a branch, the last one where the best is kept"""
+    hub_private: bool = False
+    """make the repository of push_to_hub a private one"""
+    run_name: str | None = None
+    """name of the run on trackers; None: WANDB_NAME, or the experiment's name"""
+    wandb_project: str | None = None
+    """project of wandb and trackio; None: WANDB_PROJECT, or lmgym"""
+    wandb_entity: str | None = None
+    """user or team of wandb; None: WANDB_ENTITY, or the key's own"""
+    wandb_group: str | None = None
+    """group of runs; None: WANDB_RUN_GROUP, or none"""
+    wandb_tags: str | None = None
+    """separated by commas; None: WANDB_TAGS, or none"""
 
 
 @dataclass(frozen=True)
@@ -343,6 +367,8 @@ class StageConfig(Protocol):
     def optimizer(self) -> OptimizerConfig: ...
     @property
     def run(self) -> RunConfig: ...
+    @property
+    def sharing(self) -> SharingConfig: ...
 
 
 class LengthSettings(Protocol):

@@ -286,6 +286,24 @@ def detectable(spread: float, units: int, power: float = 0.9, alpha: float = 0.0
     return _quantiles(power, alpha) * spread / math.sqrt(units)
 
 
+def units_for_mean(difference: float, spread: float, power: float = 0.9, alpha: float = 0.05) -> int:
+    """`units_needed` where the test takes the spread from the same few units, as a t test or sign flips do.
+
+    z(1 - alpha/2)^2 / 2 units more (Guenther 1981, "Sample size formulas for normal theory t tests").
+    """
+    return units_needed(difference, spread, power, alpha) + math.ceil(_units_for_spread(alpha))
+
+
+def detectable_mean(spread: float, units: int, power: float = 0.9, alpha: float = 0.05) -> float | None:
+    """The mean that such a test of this many units finds with that power; None if they are too few for any."""
+    left = units - _units_for_spread(alpha)
+    return _quantiles(power, alpha) * spread / math.sqrt(left) if left > 0 else None
+
+
+def _units_for_spread(alpha: float) -> float:
+    return float(stats.norm.ppf(1 - alpha / 2)) ** 2 / 2
+
+
 def largest_spread(spread: float, units: int, confidence: float = 0.9) -> float:
     """The upper confidence limit of a standard deviation that was measured on this many units, at least 2."""
     return spread * float(np.sqrt((units - 1) / stats.chi2.ppf(1 - confidence, units - 1)))

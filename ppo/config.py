@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from lmgym.config import CapabilitiesConfig, ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, UpTo
+from lmgym.config import (
+    CapabilitiesConfig,
+    ColumnConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Range,
+    RunConfig,
+    SharingConfig,
+    UpTo,
+)
 from lmgym.errors import (
     MOST_GB,
     MOST_SCORE,
@@ -285,6 +294,7 @@ class PPOConfig:
     columns: ColumnConfig = field(default_factory=ColumnConfig)
     capabilities: CapabilitiesConfig = field(default_factory=CapabilitiesConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    sharing: SharingConfig = field(default_factory=SharingConfig)
 
     @property
     def output(self) -> str:

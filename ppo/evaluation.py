@@ -21,6 +21,7 @@ from lmgym.environments.scorer_reward import score_with_retries
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.runs.run import Run
+from lmgym.scoring.agreement import pair_agreement
 from lmgym.scoring.diversity import diversity
 from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
 from lmgym.statistics import from_moments
@@ -69,12 +70,14 @@ def evaluate(
     means = varied | reduce_means(episode_sums(episodes) | _metric_sums(answers, len(acted)) | _monitor_sums(scores))
     _add_reward_spread(means, failures["rewards"])
     squares = {name: means.pop(f"squares/{name}") for name in setup.monitors}
+    agreed = agreements(all_gather_objects(_orders(acted, tasks, scores)), setup.monitors)
     # trlx's name for custom metrics; the other names are those of rollouts too
     metrics = {
         name if name.startswith("metrics/") else f"eval/{name}": value
         for name, value in means.items()
         if not math.isnan(value)
     }
+    metrics |= {f"eval/agreement/{name}": found for name, found in agreed.items()}
     for name in setup.monitors:
         failed, total, _ = failures[_scores_of(name)]
         if failed < total:
@@ -91,6 +94,36 @@ def evaluate(
     own = [game | {"episode": numbers[game["episode"]]} for game in record_games(episodes, tasks)]
     games = [game for of_rank in all_gather_objects(own) for game in of_rank]
     return Evaluated(metrics, table_rows(acted, scores), notes, failures["rewards"], games)
+
+
+def _orders(
+    episodes: Sequence[Episode], tasks: Sequence[Task], scores: Mapping[str, Sequence[RewardResult[float]]]
+) -> list[tuple[str, float | None, dict[str, float | None]]]:
+    """(prompt, reward, monitors' scores) of this rank's episodes."""
+    prompts = [str(tasks[episode.index].get("prompt", "")) for episode in episodes]
+    seen = [{name: found[i].value for name, found in scores.items()} for i in range(len(episodes))]
+    return [(p, e.total_reward, s) for p, e, s in zip(prompts, episodes, seen, strict=True)]
+
+
+def agreements(
+    ranks: Sequence[Sequence[tuple[str, float | None, dict[str, float | None]]]], names: Iterable[str]
+) -> dict[str, float]:
+    """By monitor, the share of pairs of replies that it and the reward order alike, of replies to the same prompts.
+
+    If each prompt has one reply, of all pairs of replies. A reply that either did not score is left out, and so is a
+    monitor without a pair.
+    """
+    rows, found = [row for of_rank in ranks for row in of_rank], dict[str, float]()
+    for name in names:
+        known = [
+            (prompt, reward, score)
+            for prompt, reward, seen in rows
+            if reward is not None and (score := seen.get(name)) is not None
+        ]
+        prompts, rewards, scores = zip(*known, strict=True) if known else ((), (), ())
+        if (share := pair_agreement(rewards, scores, prompts)) is not None:
+            found[name] = share
+    return found
 
 
 def _add_reward_spread(means: dict[str, float], failures: tuple[int, int, str]) -> None:

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 
 from lmgym.data.task_data import TaskData
+from lmgym.errors import InputError
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.training.plan import TrainingPlan, check_trainer_settings, make_plan
 from reward_models.config import RewardModelConfig
 from reward_models.metrics.evaluations import Evaluation, EvaluationSet, find_file, read_evaluation
+from reward_models.pairwise import PairTask
 from reward_models.tasks import Task
 
 
@@ -23,6 +25,7 @@ def check(config: RewardModelConfig, task: Task) -> RewardModelPlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
     config = with_absolute_paths(config)
     check_settings(config)
+    _check_heads(config, task)
     evaluations: list[EvaluationSet] = []
     notes: list[str] = []
 
@@ -40,6 +43,18 @@ def check(config: RewardModelConfig, task: Task) -> RewardModelPlan:
 def check_settings(config: RewardModelConfig) -> None:
     """Raises InputError for settings out of their range, or that do not go together."""
     check_trainer_settings(config, config.scorer)
+
+
+def _check_heads(config: RewardModelConfig, task: Task) -> None:
+    """Raises InputError for several heads of what is not pairs, and for a decay that pulls them together."""
+    if config.heads > 1 and (task.loss != PairTask.loss or task.outputs != config.heads):
+        found = f"--heads {config.heads} with a task of {task.outputs} output(s), the {task.loss}"
+        raise InputError(f"{found}; needed: pairs, as in hh_pairwise, or --heads 1")
+    if config.heads > 1 and config.optimizer.weight_decay:
+        raise InputError(
+            f"--heads {config.heads} with --weight_decay {config.optimizer.weight_decay:g}, which pulls the heads' "
+            "random priors to 0; needed: --weight_decay 0"
+        )
 
 
 def read_set(config: RewardModelConfig, evaluation: Evaluation, tokenizer) -> tuple[list[EvaluationSet], list[str]]:

@@ -4,7 +4,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RowsConfig, RunConfig, TrainerConfig
+from lmgym.config import (
+    ColumnConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Range,
+    RowsConfig,
+    RunConfig,
+    SharingConfig,
+    TrainerConfig,
+)
 from lmgym.errors import MOST_STEPS
 
 
@@ -30,6 +39,9 @@ class RewardModelConfig:
     """folder with evaluation sets (retry_eval, ranking_eval, ...; .parquet or .jsonl); None: held-out rows only"""
     probe_rows: Annotated[int, Range(1, MOST_STEPS)] = 2000
     """at most this many rows of an evaluation set"""
+    sharing: SharingConfig = field(default_factory=SharingConfig)
+    heads: Annotated[int, Range(1, 64)] = 1
+    """of pairs: heads on one trunk, each with a random start and a bootstrap of the pairs of its own"""
 
     def with_given(self, names: Collection[str]) -> "RewardModelConfig":
         """The config if the settings `names` were given: an experiment's evaluation sets belong to its own data."""

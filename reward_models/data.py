@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmgym.data.example_rows import ExampleRows
@@ -24,6 +25,8 @@ class PairExample:
     lengths: tuple[int, int]
     origin: str = ""
     """file:line of its row"""
+    preference: float = 1.0
+    """the probability that the chosen reply is the better one; .5 is a tie"""
 
 
 def pair_lengths(examples: Sequence[PairExample]) -> np.ndarray:
@@ -31,6 +34,14 @@ def pair_lengths(examples: Sequence[PairExample]) -> np.ndarray:
     if isinstance(examples, ExampleRows):
         return pc.list_flatten(examples.table["lengths"]).to_numpy().reshape(-1, 2)
     return np.array([example.lengths for example in examples])
+
+
+def decided(examples: Sequence[PairExample]) -> Sequence[PairExample]:
+    """Those whose chosen reply is the better one by their preference: a tie has nothing to be right about."""
+    if isinstance(examples, ExampleRows):
+        better = examples.numbers("preference") > 0.5
+        return examples if better.all() else ExampleRows(examples.table.filter(pa.array(better)), PairExample)
+    return [example for example in examples if example.preference > 0.5]
 
 
 def tokenize_pairs(
@@ -56,7 +67,7 @@ def tokenize_pairs(
         number = numbers.setdefault(hash(pair.prompt_key), len(numbers))
         lengths = _lengths(tokenizer, row)
         origin = f"{Path(pair.file).name}:{pair.line}"
-        examples.append(PairExample(replies, pair.margin, number, lengths, origin))
+        examples.append(PairExample(replies, pair.margin, number, lengths, origin, pair.preference))
     return examples, rejections
 
 

@@ -17,20 +17,31 @@ MOST_TIED = 4  # subsets of a tie are enumerated: 15 of 4 replies
 
 
 def bradley_terry(
-    chosen: torch.Tensor, rejected: torch.Tensor, margin: torch.Tensor | None = None, centering: float = 0.0
+    chosen: torch.Tensor,
+    rejected: torch.Tensor,
+    margin: torch.Tensor | None = None,
+    centering: float = 0.0,
+    weights: torch.Tensor | None = None,
+    preference: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """-log sigma(chosen - rejected - margin), summed over pairs (Bradley and Terry 1952; margin: Touvron et al. 2023).
 
     chosen, rejected, margin: [pairs]; computed in fp32. `centering` adds its multiple of (chosen + rejected)^2, which
-    keeps scores around 0 (Eisenstein et al. 2023). Raises ValueError where the shapes differ.
+    keeps scores around 0 (Eisenstein et al. 2023). `weights` multiply each pair's loss and leave the count. With a
+    `preference` p the loss of a difference d is -p log sigma(d) - (1 - p) log sigma(-d): a tie has p = .5. Raises
+    ValueError where the shapes differ.
     """
     tensors = [chosen, rejected] if margin is None else [chosen, rejected, margin]
     _check_shapes(_one_shape(tensors), "bradley_terry takes tensors of one shape", tensors)
     chosen, rejected = chosen.float(), rejected.float()
     difference = chosen - rejected if margin is None else chosen - rejected - margin.float()
     losses = -F.logsigmoid(difference)
+    if preference is not None:
+        losses = losses + (1 - preference.float()) * difference  # log sigma(d) - log sigma(-d) = d
     if centering:
         losses = losses + centering * (chosen + rejected).square()
+    if weights is not None:
+        losses = losses * weights
     return losses.sum(), torch.full((), chosen.numel(), device=chosen.device)
 
 

@@ -42,6 +42,7 @@ class Pairwise:
         return {
             **_batch(self.model, self.pad_id, items),
             "margins": torch.tensor([example.margin for example, _ in items]),
+            "preferences": torch.tensor([example.preference for example, _ in items]),
             "counts": torch.tensor([counts for _, counts in items]),
         }
 
@@ -50,7 +51,7 @@ class Pairwise:
         chosen, rejected = scores.view(-1, 2).unbind(-1)
         if batch["items"] < len(batch["counts"]):  # a filler: weight 0, but its backward runs
             return scores.sum() * 0.0, batch["counts"].sum()
-        return bradley_terry(chosen, rejected, batch["margins"], self.centering)
+        return bradley_terry(chosen, rejected, batch["margins"], self.centering, preference=batch["preferences"])
 
     def tallies(self, scores: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Number of right pairs, and the sum of margins."""

@@ -17,7 +17,8 @@ from reward_models.data import PairExample, pair_lengths
 from reward_models.losses import plackett_luce
 from reward_models.metrics.evaluations import EvaluationSet
 from reward_models.metrics.figures import Metrics
-from reward_models.metrics.pair_metrics import pair_metrics
+from reward_models.metrics.member_metrics import member_metrics
+from reward_models.metrics.pair_metrics import pair_metrics, temperature_metrics
 from reward_models.metrics.rankings import human_ranking
 from reward_models.objectives import RankedExample
 
@@ -69,6 +70,13 @@ def report_of(metrics: Metrics, *left_out: str) -> Report:
     return Report(defined, {**metrics.reasons, **notes}, metrics.notes)
 
 
+def joined(*reports: Report) -> Report:
+    """One report of several on the same examples."""
+    metrics = {name: value for report in reports for name, value in report.metrics.items()}
+    undefined = {name: why for report in reports for name, why in report.undefined.items()}
+    return Report(metrics, undefined, tuple(note for report in reports for note in report.notes))
+
+
 class PairProbe:
     """Accuracy, beside that of length alone, calibration and length bias on held-out pairs."""
 
@@ -78,8 +86,15 @@ class PairProbe:
         "margin_mean": "mean margin, chosen above rejected",
         "ece": "calibration error (ECE)",
         "brier": "Brier score",
+        "temperature": "temperature, fitted on these pairs",
+        "ece_calibrated": "calibration error at the temperature of other prompts",
         "score_length_correlation": "correlation of score and reply length",
         "accuracy_longer_rejected": "accuracy where the longer reply was rejected",
+    }
+    of_heads: Mapping[str, str] = {
+        "member_error_correlation": "correlation of the heads' errors",
+        "spread": "spread of the heads' scores",
+        "spread_error_spearman": "rank correlation of the heads' spread and the error",
     }
 
     def __init__(
@@ -91,17 +106,30 @@ class PairProbe:
         rule: LengthRule,
     ) -> None:
         self.examples, self.rule = examples, rule
-        self.shown: Mapping[str, str] = {"accuracy": "accuracy", **rule.shown, **self.others}
+        self.shown: Mapping[str, str] = {"accuracy": "accuracy", **rule.shown, **self.others, **self.of_heads}
         self.forwards = Forwards([example.replies for example in examples], model, pad_id, batch_tokens)
         self.report = Report({}, {})
         self.scores = np.zeros((len(examples), 2))
+        self.means: list[float] = []
+        """of each head's scores, which are subtracted; empty for a single head"""
 
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
-        """Accuracy with its interval, margin, calibration and length bias over all pairs, each counted once."""
-        self.scores = self.forwards.logits(model, device).view(-1, 2).numpy()
+        """Accuracy with its interval, margin, calibration and length bias over all pairs, each counted once.
+
+        The scores are means over the heads, each less its own mean over these replies, as a scorer gives them.
+        """
+        logits = self.forwards.logits(model, device).numpy()
+        heads = logits.shape[1]
+        if heads > 1:
+            self.means = logits.mean(0).tolist()
+            logits = logits - self.means
+        self.scores = logits.mean(1).reshape(-1, 2)
         lengths, prompts = pair_lengths(self.examples), np.array([example.prompt for example in self.examples])
         chosen, rejected = self.scores.T
         found = pair_metrics(chosen, rejected, prompts, lengths[:, 0], lengths[:, 1])
+        found = joined(found, temperature_metrics(chosen, rejected, prompts))
+        if heads > 1:
+            found = joined(found, member_metrics(logits[0::2].T, logits[1::2].T))
         self.report = self.rule.added_to(found, chosen > rejected, lengths, prompts)
         return self.report.metrics
 

@@ -21,7 +21,7 @@ from lmgym.training.best import SavedModel
 from lmgym.training.model_card import figures_table, model_card
 from lmgym.training.reporting import show_text
 from reward_models.config import RewardModelConfig
-from reward_models.probes import HeldOut
+from reward_models.probes import HeldOut, PairProbe
 from reward_models.tasks import Task
 
 QUANTILES = 101  # of the scores of held-out replies that a scorer is saved with
@@ -30,11 +30,13 @@ MEANINGS = {
     "logit": "the head's one output",
     "softmax[1]": "the probability of class 1, `softmax(logits)[:, 1]`",
     "mean_sigmoid": "the mean of the labels' probabilities, `sigmoid(logits).mean(-1)`",
+    "mean": "the mean of the heads, each less its mean over held-out replies (`means` in scorer.json)",
 }
 READINGS = {
     "logit": "`logits[:, 0]`",
     "softmax[1]": "`logits.softmax(-1)[:, 1]`",
     "mean_sigmoid": "`logits.sigmoid().mean(-1)`",
+    "mean": "`(logits - means).mean(-1)`",
 }
 
 
@@ -75,6 +77,9 @@ def save_results(
         "moments": [float(scores.mean()), max(float(scores.std()), 1e-6)],
         "quantiles": np.quantile(scores, np.linspace(0, 1, QUANTILES)).tolist(),
     }
+    if isinstance(held_out, PairProbe):
+        scorer |= {"temperature": held_out.report.metrics.get("temperature")}
+        scorer |= {"means": held_out.means} if held_out.means else {}
     model = trainer.module.model
     known = not isinstance(unwrap_adapters(model), DecoderClassifier)
     figures = f"{which}\n\n{figures_table(trainer.report().metrics, trainer.before)}"

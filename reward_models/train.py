@@ -19,7 +19,7 @@ from reward_models.tasks import Task
 
 def train_pairwise(config: RewardModelConfig) -> None:
     """`train` on pairs."""
-    train(config, PairTask())
+    train(config, PairTask(outputs=config.heads))
 
 
 def train(config: RewardModelConfig, task: Task) -> None:

@@ -10,6 +10,7 @@ from lmgym.config import (
     RowsConfig,
     RunConfig,
     SamplesConfig,
+    SharingConfig,
     TrainerConfig,
 )
 
@@ -30,6 +31,7 @@ class SftConfig:
     capabilities: CapabilitiesConfig = field(default_factory=CapabilitiesConfig)
     merge_adapter: bool = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
+    sharing: SharingConfig = field(default_factory=SharingConfig)
 
     @property
     def output(self) -> str:

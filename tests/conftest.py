@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from families_table import pytest_runtest_logreport, pytest_sessionfinish  # noq
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # tokenised rows of tests stay out of the user's cache; what tests start inherits this
+# verdicts of earlier tests would answer in place of a judge
+os.environ["LMGYM_VERDICTS"] = tempfile.mkdtemp(prefix="lmgym-verdicts-") + "/verdicts.sqlite"
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="lmgym-datasets-")
 
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -28,9 +31,18 @@ from real_model import HOW, find_or_make
 from servers import Server, ServerProcess  # what they are told of the environment is set by now
 
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
+atexit.register(shutil.rmtree, Path(os.environ["LMGYM_VERDICTS"]).parent, ignore_errors=True)
 NAMES = count()
 ROOT = Path(__file__).parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
+
+
+@pytest.fixture(autouse=True)
+def _paths_as_earlier_tests_gave_them_are_forgotten() -> Iterator[None]:
+    """A process prints paths as its user gave them, and tests of one worker are many users."""
+    yield
+    if console := sys.modules.get("lmgym.console"):
+        console._given.clear()
 
 
 @pytest.fixture(scope="session")

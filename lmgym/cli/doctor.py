@@ -8,8 +8,10 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -48,7 +50,7 @@ class Finding:
 def examine() -> None:
     """Prints every finding. Raises SystemExit: 0 if training works on this machine, 1 if not."""
     checks: list[Callable[[], list[Finding]]] = [
-        *(versions, devices, launchers, engines, network, keys, storage, memory, trial)
+        *(versions, devices, launchers, engines, network, own_name, keys, storage, memory, trial)
     ]
     failures = 0
     for check in checks:
@@ -120,15 +122,23 @@ def devices() -> list[Finding]:
 
 def launchers() -> list[Finding]:
     """The commands on PATH, which should belong to this Python."""
-    home = Path(sys.executable).parent
+    home = Path(sysconfig.get_path("scripts"))
+    # a system's Python, such as Debian's, is beside other commands than those that pip installs
+    own = {home.resolve(), Path(sys.executable).parent.resolve(), Path(_user_scripts()).resolve()}
     found = {name: shutil.which(name) for name in ("lmgym", "deepspeed", "torchrun")}
-    good = [name for name, path in found.items() if path and Path(path).parent.resolve() == home.resolve()]
+    good = {name: Path(path).parent for name, path in found.items() if path and Path(path).parent.resolve() in own}
     missing = [f"{name}{f' (found {found[name]})' if found[name] else ''}" for name in found if name not in good]
-    findings = [Finding(f"launchers: {', '.join(good)} in {home}")] if good else []
+    places = ", ".join(dict.fromkeys(map(str, good.values())))
+    findings = [Finding(f"launchers: {', '.join(good)} in {places}")] if good else []
     if missing:
         fix = f'export PATH="{home}:$PATH"; `lmgym train` and `lmgym launch` work without it'
         findings.append(Finding(f"not on PATH, for this Python: {', '.join(missing)}", "warning", fix))
     return findings
+
+
+def _user_scripts() -> str:
+    """The folder of the commands that `pip install --user` installs."""
+    return sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
 
 
 def engines() -> list[Finding]:
@@ -175,6 +185,21 @@ def network() -> list[Finding]:
         "HTTPS_PROXY or HF_ENDPOINT"
     )
     return [Finding(f"hub: {constants.ENDPOINT} cannot be reached ({one_line(answer[0])})", "warning", fix)]
+
+
+def own_name(hosts: Path = Path("/etc/hosts")) -> list[Finding]:
+    """This machine's name, where /etc/hosts leads it to the machine alone: ranks on other machines do not find it."""
+    name = socket.gethostname()
+    lines = [line.partition("#")[0].split() for line in hosts.read_text(errors="replace").splitlines()]
+    address = next((words[0] for words in lines if name in words[1:]), "")
+    if not address.startswith("127."):
+        return []
+    interfaces = ", ".join(interface for _, interface in socket.if_nameindex() if interface != "lo")
+    fix = (
+        f"for runs on several machines only: remove {name} from that line of each, or set GLOO_SOCKET_IFNAME and "
+        f"NCCL_SOCKET_IFNAME to the interface between them, here of {interfaces or 'none'} (docs/many_nodes.md)"
+    )
+    return [Finding(f"name: {one_line(name, 60)} leads to {address} in {hosts}, to this machine alone", fix=fix)]
 
 
 def keys(environment: Mapping[str, str] = os.environ) -> list[Finding]:

@@ -1,8 +1,14 @@
 """The `lmgym` command. Stages are imported inside its commands only."""
 
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
 import click
 
 from lmgym import __version__
+from lmgym.apps.audit.commands import attack, audit, judge
 from lmgym.apps.chat.commands import chat
 from lmgym.apps.debate.commands import debate
 from lmgym.apps.games.commands import games
@@ -12,8 +18,11 @@ from lmgym.apps.playpen.commands import playpen
 from lmgym.apps.serve.commands import serve
 from lmgym.apps.world.commands import ab, baselines, demo, deploy, world, world_model, world_policy
 from lmgym.cli.engine import engine
+from lmgym.cli.ensemble import ensemble
 from lmgym.cli.estimate import estimate
 from lmgym.cli.evaluate import evaluate
+from lmgym.cli.launch import DRY_RUN, launch_command
+from lmgym.cli.push import push
 from lmgym.cli.replay import replay
 from lmgym.cli.reports import compare, report, watch
 from lmgym.cli.runs import runs
@@ -22,11 +31,12 @@ from lmgym.runs.launch import launch
 from lmgym.runs.launching import (
     FORMS,
     HELP,
+    asks_for_help,
     choose_experiment,
     command_for,
     describe_experiments,
+    experiment_command,
     experiments,
-    find_experiment,
     launch_experiment,
     list_experiments,
 )
@@ -36,7 +46,7 @@ SECTIONS = {
     "Train": ("train", "launch", "demo", "estimate"),
     "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report", "replay"),
-    "Use what was trained": ("chat", "score", "serve", "eval"),
+    "Use what was trained": ("chat", "score", "judge", "audit", "attack", "ensemble", "serve", "eval", "push"),
     "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "engine", "doctor", "completion", "from-trl"),
@@ -59,6 +69,15 @@ NUM_GPUS = click.option(
     type=int,
     metavar="N",
     help="number of processes  [default: the visible GPUs, or 1 on a CPU]",
+)
+
+
+AUDIT = click.option(
+    "--audit",
+    type=click.Choice(["none", "short", "full"]),
+    default="short",
+    show_default=True,
+    help="of the trained scorer; short: within 30 s, or a tenth of the run's time if that is longer",
 )
 
 
@@ -90,8 +109,11 @@ def _add_stage(word: str, purpose: str) -> None:
     @click.argument("experiment", required=False, metavar="[EXPERIMENT | DATA]", shell_complete=complete)
     @FLAGS
     @NUM_GPUS
+    @(AUDIT if FORMS[word].stage == "reward" else lambda command: command)
     @click.pass_context
-    def train_stage(context: click.Context, experiment: str | None, flags: tuple[str, ...], num_gpus) -> None:
+    def train_stage(
+        context: click.Context, experiment: str | None, flags: tuple[str, ...], num_gpus, audit: str = "none"
+    ) -> None:
         if experiment is None or experiment in HELP:
             formatter = context.make_formatter()
             context.command.format_help(context, formatter)
@@ -99,7 +121,20 @@ def _add_stage(word: str, purpose: str) -> None:
             for line in formatter.getvalue().splitlines():
                 say(line)
         else:
-            launch(lambda: launch_experiment(*choose_experiment(word, (experiment, *flags)), num_gpus))
+            launch(lambda: _train(*choose_experiment(word, (experiment, *flags)), num_gpus, audit))
+
+
+def _train(file: Path, flags: list[str], num_gpus: int | None, audit: Any) -> None:
+    """Becomes the training command, or runs it and audits the scorer that it leaves."""
+    if audit == "none" or asks_for_help(flags) or not DRY_RUN.isdisjoint(flags):
+        launch_experiment(file, flags, num_gpus)
+        return  # where a test has replaced it
+    command = experiment_command(file, flags, num_gpus)
+    say(f"$ {shlex.join(command)}")
+    sys.stdout.flush()
+    from lmgym.apps.audit.trained import train_and_audit
+
+    raise SystemExit(train_and_audit(command, audit))
 
 
 for _word, _purpose in PURPOSES.items():
@@ -107,6 +142,9 @@ for _word, _purpose in PURPOSES.items():
 
 
 for _command in (
+    launch_command,
+    attack,
+    audit,
     runs,
     compare,
     watch,
@@ -115,10 +153,13 @@ for _command in (
     chat,
     debate,
     engine,
+    ensemble,
     estimate,
     evaluate,
     from_trl,
     games,
+    judge,
+    push,
     replay,
     serve,
     dialogue,
@@ -133,34 +174,28 @@ for _command in (
     main.add_command(_command)
 
 
-@main.command(name="launch", context_settings=OTHER_FLAGS)
-@click.argument("experiment", metavar="FILE_OR_NAME")
-@FLAGS
-@NUM_GPUS
-def launch_file(experiment: str, flags: tuple[str, ...], num_gpus: int | None) -> None:
-    """Run an experiment under deepspeed (if FLAGS have --deepspeed), torchrun (several processes) or python."""
-    launch(lambda: launch_experiment(find_experiment(experiment), flags, num_gpus))
-
-
 @main.command(context_settings=OTHER_FLAGS)
 @click.argument("scorer")
 @click.argument("file")
 @click.option("--output", help="JSONL file: each row with its score  [default: outputs/scores/FILE.jsonl]")
+@click.option("--concurrency", type=click.IntRange(1), help="most requests of a judge to its server at a time")
 @FLAGS
-def score(scorer: str, file: str, output: str | None, flags: tuple[str, ...]) -> None:
+def score(scorer: str, file: str, output: str | None, concurrency: int | None, flags: tuple[str, ...]) -> None:
     """Score the replies of a file: JSONL, JSON, Parquet or CSV.
 
-    SCORER is a folder or hub id; for one with two outputs 'PATH#softmax[1]' or 'PATH#difference'. Rows have prompt and
-    reply (or completion); chosen and rejected, which also gives an accuracy; messages; or input_text and output_text.
-    Other columns are named by --prompt_column, --chosen_column, --rejected_column, --reply_column, --messages_column,
-    --system_column and --context_column.
+    SCORER is a folder or hub id, judge:MODEL, compare:MODEL, RUBRIC.yaml, FILE.py:FUNCTION or http://HOST:PORT#NAME;
+    of a folder with two outputs 'PATH#softmax[1]' or 'PATH#difference', of an ensemble 'PATH#min' or 'PATH#mean-2std'.
+
+    Rows have prompt and reply (or completion); chosen and rejected, which also gives an accuracy; messages; or
+    input_text and output_text. Other columns are named by --prompt_column, --chosen_column, --rejected_column,
+    --reply_column, --messages_column, --system_column and --context_column.
     """
     from lmgym.cli.score import score_file
     from lmgym.config import ColumnConfig
     from lmgym.runs.flags import override
 
     columns = override(ColumnConfig(), flags)
-    launch(lambda: score_file(scorer, file, output, columns))
+    launch(lambda: score_file(scorer, file, output, columns, concurrency))
 
 
 @main.command()

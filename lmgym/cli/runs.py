@@ -16,6 +16,7 @@ from lmgym.console import CONSOLE, say
 from lmgym.errors import one_line, shown_path
 from lmgym.runs.conclusion import next_command, quote, stage_of
 from lmgym.runs.launch import launch
+from lmgym.runs.launchers import PER_HOST
 from lmgym.runs.listing import DEPTH, ListedRun, Listing, list_runs
 from lmgym.runs.record import REDACTED
 
@@ -139,7 +140,7 @@ def _show_next(runs: Sequence[ListedRun]) -> None:
 def resume_command(run: ListedRun) -> tuple[str, str]:
     """(the shell's command that resumes a run, a note on it); the command is empty if it is not known.
 
-    A launcher's own command is not recorded, only a rank's: it becomes that of `lmgym launch`.
+    The recorded command is a rank's: on one machine it becomes that of `lmgym launch`, on several the launch as it was.
     """
     recorded, where = run.text("command"), shown_path(run.folder / "run.json")
     if len(recorded) > MOST_COMMAND:
@@ -154,8 +155,13 @@ def resume_command(run: ListedRun) -> tuple[str, str]:
     ranks, local_ranks = run.record.get("world_size", 1), run.record.get("local_world_size")
     from_scratch = "this starts it again, since it has no checkpoint"
     note = from_scratch if run.checkpoint is None else f"this resumes it from update {run.checkpoint}"
+    before = ""
     if local_ranks not in (None, ranks):
-        note += f", by the launcher of before on every node ({one_line(str(local_ranks), 20)} ranks each)"
+        if found := _launch_on_hosts(run):
+            before, words, how = found
+            note += how
+        else:
+            note += f", by the launcher of before on every node ({one_line(str(local_ranks), 20)} ranks each)"
     elif ranks != 1 or any(word.startswith("--local_rank") for word in words):
         script = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
         if script is None or not isinstance(ranks, int):
@@ -167,7 +173,32 @@ def resume_command(run: ListedRun) -> tuple[str, str]:
         note += f", with the values that are {REDACTED} here"
     folder = run.text("cwd")
     go = f"cd {quote(folder)} && " if folder and folder != os.getcwd() else ""
-    return go + " ".join(map(quote, words)), f"{note}:"
+    return go + before + " ".join(map(quote, words)), f"{note}:"
+
+
+def _launch_on_hosts(run: ListedRun) -> tuple[str, list[str], str] | None:
+    """(what a shell does before it, the words of the launch on several machines, the end of a note on it); None where
+    run.json does not say how it was launched.
+    """
+    launch = run.record.get("launch")
+    if not isinstance(launch, dict) or not isinstance(launch.get("command"), str):
+        return None
+    try:
+        typed = shlex.split(re.sub(r" --resume[ =]never\b", "", launch["command"][:MOST_COMMAND]))
+    except ValueError:
+        return None
+    if typed[:2] == ["lmgym", "launch"]:
+        return "", typed, ""
+    job = launch.get("slurm_job")
+    queue = f", or by its batch file (it was job {one_line(str(job), 20)} of Slurm)" if job else ""
+    hosts = launch.get("hosts")
+    if PER_HOST in typed and isinstance(hosts, dict):  # over ssh: its starter is elsewhere
+        script = typed[next((i for i, word in enumerate(typed) if word.endswith(".py")), len(typed)) :]
+        file = str(run.folder / "hostfile")
+        lines = [f"{host} slots={slots}" for host, slots in hosts.items()]
+        before = " ".join(["printf", r"'%s\n'", *map(quote, lines), ">", quote(file), "&& "])
+        return before, ["lmgym", "launch", "--hostfile", file, "--submit", *script], f", on {len(hosts):,} hosts{queue}"
+    return "", typed, f", on every node (a --node_rank is each node's own){queue}"
 
 
 def _show_problems(listing: Listing, error: bool) -> None:

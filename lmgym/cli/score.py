@@ -14,13 +14,13 @@ from lmgym.data.mixing import DataSet
 from lmgym.data.pairs import COLUMNS, RANKED, is_pair, read_pair, reads_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
-from lmgym.data.rejections import NO_REPLY, UNFIT, Rejection, RowError, tally
+from lmgym.data.rejections import NO_REPLY, UNFIT, UNJUDGED, Rejection, RowError, tally
 from lmgym.data.rows import prompt_key, read_rows
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.files import write_lines
 from lmgym.scoring.named_scorers import load_scorer
-from lmgym.scoring.protocol import Scorer, read_scores
+from lmgym.scoring.protocol import NoVerdict, Scorer, read_scores
 from lmgym.statistics import notes, share
 from lmgym.text import Conversation, Reply, as_reply, words_of
 from lmgym.training.length_rule import LengthRule
@@ -52,11 +52,13 @@ class ScoredRow:
         return dict(self.record.row or self.record.fields) | dict(zip(names, scores, strict=True))
 
 
-def score_file(path: str, source: str, output: str | None, columns: ColumnConfig = USUAL) -> None:
+def score_file(
+    path: str, source: str, output: str | None, columns: ColumnConfig = USUAL, concurrency: int | None = None
+) -> None:
     """Scores the replies of a file, a folder or a hub id; prints figures, and writes a line for each row in order.
 
-    `path` is a scorer's folder or hub id. Raises InputError if no row can be scored, and for an `output` that is the
-    file itself.
+    `path` is a scorer's (lmgym/scoring/named_scorers.py); `concurrency` limits a judge's requests at a time. Raises
+    InputError if no row can be scored, and for an `output` that is the file itself.
     """
     target = Path(os.path.expanduser(output or f"outputs/scores/{_stem(source)}.jsonl"))
     if target.exists() and Path(source).expanduser().exists() and target.samefile(Path(source).expanduser()):
@@ -73,14 +75,14 @@ def score_file(path: str, source: str, output: str | None, columns: ColumnConfig
     _make_folder(target)  # before hours of scoring
     for note in reading:
         say(note)
-    scorer = load_scorer(path)
+    scorer = load_scorer(path, concurrency=concurrency)
     replies = sum(len(row.replies) for row in rows)
     say(f"{len(rows):,} rows to score, with {replies:,} replies", error=True)
     with StatusLine("scoring", len(rows), "rows", plain=True) as status:
         scored, unfit = score_rows(scorer, rows, status)
     rejections += unfit
     _refuse_none(source, scored, rejections, len(records))
-    write_lines(target, (row.line(scores) for row, scores in scored))
+    write_lines(target, (row.line(scores) | _details(scorer, row) for row, scores in scored))
     for line in figures(scored):
         say(line)
     if rejections:
@@ -132,7 +134,8 @@ def score_rows(
                 try:
                     scored.append((row, _score(scorer, [row])[0]))
                 except InputError as error:
-                    rejections.append(Rejection(row.record.file, row.record.line, "(row)", str(error), UNFIT))
+                    why = UNJUDGED if isinstance(error, NoVerdict) else UNFIT
+                    rejections.append(Rejection(row.record.file, row.record.line, "(row)", str(error), why))
         if line:
             line.update(len(scored) + len(rejections))
     return scored, rejections
@@ -151,12 +154,23 @@ def _together(rows: Sequence[ScoredRow]) -> Iterator[Sequence[ScoredRow]]:
 
 
 def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
-    """The scores of each row's replies."""
+    """The scores of each row's replies. A judge that compares is given those of a row, and of no other one."""
+    if hasattr(scorer, "score_groups"):
+        return scorer.score_groups([row.conversation for row in rows], [row.replies for row in rows])
     conversations = [row.conversation for row in rows for _ in row.replies]
     replies = [reply for row in rows for reply in row.replies]
     # a model renders a turn with reasoning too
     scores = iter(read_scores(scorer.score(conversations, replies), len(replies)))  # type: ignore[arg-type]
     return [[next(scores) for _ in row.replies] for row in rows]
+
+
+def _details(scorer: Any, row: ScoredRow) -> dict[str, Any]:
+    """What a judge says beside its score: the grade of each criterion, and its entropy in nats."""
+    if not hasattr(scorer, "details"):
+        return {}
+    names = ("grades_chosen", "grades_rejected") if row.is_pair else ("grades",)
+    details = scorer.details([row.conversation] * len(row.replies), row.replies)
+    return dict(zip(names, details, strict=True))
 
 
 def figures(scored: Sequence[tuple[ScoredRow, Sequence[float]]]) -> list[str]:

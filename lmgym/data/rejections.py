@@ -17,6 +17,7 @@ WRONG_TURNS, IDENTICAL = "with turns in the wrong order", "with identical replie
 TIED = "with too many tied ranks"
 CONFLICTING_SYSTEM = "with two system messages"
 UNFIT = "refused by the chat template"
+UNJUDGED = "without a verdict of the judge"
 TOO_LONG = "too long"
 MEDIA = "with images, audio or video"
 EARLIER = "with an earlier reply that is left out"

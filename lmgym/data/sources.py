@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from lmgym.errors import InputError, found_from, listed, one_line
-from lmgym.runs.tracking import hub_token
+from lmgym.runs.hub import explain, find_token, refusal_of
 
 JSON_KINDS, TABLE_KINDS, PACKED = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ("", ".gz", ".zst")
 SUFFIXES = (*(kind + packed for kind in (*JSON_KINDS, *TABLE_KINDS) for packed in PACKED), ".parquet", ".arrow")
@@ -68,9 +68,12 @@ def load_hub(source: str, split: str, config: str = "") -> Any:
     import datasets
 
     try:
-        return datasets.load_dataset(source, config or None, split=split, token=hub_token())
+        return datasets.load_dataset(source, config or None, split=split, token=find_token())
     except Exception as error:  # the hub raises many kinds: each means that nothing could be read
-        first = one_line((str(error).strip().splitlines() or [type(error).__name__])[0])
+        refusal = explain(error, source)
+        if isinstance(error, datasets.exceptions.DatasetNotFoundError):  # it comes without the hub's answer
+            refusal = refusal or refusal_of(source, "dataset")
+        first = refusal or one_line((str(error).strip().splitlines() or [type(error).__name__])[0])
         found = f"dataset {one_line(source)} (split {one_line(split)})"
         raise InputError(f"{found} is not a local path and did not load from the hub: {first}") from error
 

@@ -8,6 +8,7 @@ import os
 import socket
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ import torch.distributed as dist
 
 from lmgym.console import VERBOSE
 from lmgym.distributed.deepspeed_config import import_deepspeed
+from lmgym.distributed.start_deadline import ARRIVE_SECONDS, CONNECT_SECONDS, deadline
 from lmgym.errors import InputError, RunStopped, ServerError
 
 T = TypeVar("T")
@@ -35,8 +37,12 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def start_distributed(use_deepspeed: bool) -> None:
-    """Joins the ranks. Call it before TrainingArguments and before the model, or ZeRO-3 cannot shard at load."""
+def start_distributed(use_deepspeed: bool, stall_timeout: float = 0.0) -> None:
+    """Joins the ranks. Call it before TrainingArguments and before the model, or ZeRO-3 cannot shard at load.
+
+    Ends with exit 70 if ranks are missing after the seconds of `start_deadline`, or `stall_timeout` if that is less and
+    not 0.
+    """
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -52,7 +58,18 @@ def start_distributed(use_deepspeed: bool) -> None:
     defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     for name, value in {**defaults, "MASTER_PORT": str(free_port())}.items():
         os.environ.setdefault(name, value)
-    backend = "nccl" if on_gpu else "gloo"
+    join = partial(_join, "nccl" if on_gpu else "gloo", use_deepspeed)
+    if world_size() == 1:
+        join()
+        return
+    limit = stall_timeout or float("inf")
+    with deadline(rank(), world_size(), min(limit, ARRIVE_SECONDS), min(limit, CONNECT_SECONDS)) as connected:
+        join()
+        connected()
+        all_gather_objects(None)  # NCCL connects at the first collective
+
+
+def _join(backend: str, use_deepspeed: bool) -> None:
     if use_deepspeed:
         import_deepspeed().init_distributed(dist_backend=backend, auto_mpi_discovery=False)
     else:

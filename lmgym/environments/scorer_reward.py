@@ -10,8 +10,9 @@ import torch
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
 from lmgym.scoring.moments import moments_of, sums_of
+from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries, read_number
-from lmgym.scoring.scorers import HFScorer, Scorer, TextCounts
+from lmgym.scoring.scorers import HFScorer, TextCounts
 from lmgym.text import Conversation, reply_text
 
 

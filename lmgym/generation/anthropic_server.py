@@ -12,7 +12,7 @@ from typing import Any, final
 
 from lmgym.errors import InputError
 from lmgym.generation.model_server import NEEDED, Ask, Counted, ModelServer, encodable, run, sent_messages
-from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling
+from lmgym.generation.protocol import Completion, Each, FinishReason, Progress, Sampling
 from lmgym.text import Conversation
 
 BASE_URL, PATH = "https://api.anthropic.com", "/v1/messages"
@@ -55,9 +55,16 @@ class AnthropicGenerator:
         self.usage = self._server.usage
 
     def reply(
-        self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
+        self,
+        conversations: Sequence[Conversation],
+        n: int,
+        sampling: Sampling,
+        progress: Progress | None = None,
+        each: Each | None = None,
     ) -> list[list[Completion]]:
         """n replies to each conversation. The sampling's seed is not sent.
+
+        `each` is called with a conversation's number and replies as soon as they are there, in another thread.
 
         Raises ServerError after the last try, InputError for a request that the server refuses or that it cannot
         express, and TooLong if it refuses the length.
@@ -66,7 +73,7 @@ class AnthropicGenerator:
         self._server.key()
         received, wanted = 0, len(conversations) * n
 
-        async def work(client: Any, ask: Ask) -> list[Completion]:
+        async def work(client: Any, ask: Ask) -> list[list[Completion]]:
             async def request(content: dict[str, Any]) -> Completion:
                 nonlocal received
                 send = partial(client.messages.with_raw_response.create, **content)
@@ -76,13 +83,18 @@ class AnthropicGenerator:
                     progress(received, wanted)
                 return reply
 
-            contents = [self._content(conversation, sampling) for conversation in conversations for _ in range(n)]
-            return await asyncio.gather(*map(request, contents))
+            async def answer(number: int, conversation: Conversation) -> list[Completion]:
+                content = self._content(conversation, sampling)
+                replies = await asyncio.gather(*(request(content) for _ in range(n)))
+                if each:
+                    each(number, replies)
+                return replies
+
+            return await asyncio.gather(*(answer(i, conversation) for i, conversation in enumerate(conversations)))
 
         import anthropic
 
-        replies = run(self._server.session(anthropic, anthropic.AsyncAnthropic, work))
-        return [replies[i * n : (i + 1) * n] for i in range(len(conversations))]
+        return run(self._server.session(anthropic, anthropic.AsyncAnthropic, work))
 
     def _content(self, conversation: Conversation, sampling: Sampling) -> dict[str, Any]:
         rows = sent_messages(conversation)

@@ -27,7 +27,7 @@ from lmgym.generation.model_server import (
     run,
     sent_messages,
 )
-from lmgym.generation.protocol import Completion, FinishReason, LikelyTokens, Progress, Sampling, seeds_of
+from lmgym.generation.protocol import Completion, Each, FinishReason, LikelyTokens, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, to_transcript
 
 SEED_STEP, SEEDS = 1_000_003, 1 << 31  # an odd step visits every seed before it repeats one; every server takes 31 bits
@@ -58,7 +58,8 @@ class ServedGenerator:
     A server that ignores `n` is detected and gets one request a reply; use `n_in_one_request=False` for one that
     refuses `n`. With `top_logprobs` replies have so many of the likeliest tokens at each place, if the server gives
     them. `vllm`: the server is vLLM's, so it is asked for token ids, and is sent neutral settings too, without which it
-    would take those of its model's folder.
+    would take those of its model's folder. `continues`, of vLLM alone: conversations end in a turn of the bot, and a
+    reply goes on with it.
 
     A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection, a timeout,
     429, 5xx or an invalid answer; at most `concurrency` run at once, over all addresses.
@@ -79,13 +80,14 @@ class ServedGenerator:
         concurrency: int = CONCURRENCY,
         top_logprobs: int = 0,
         vllm: bool = False,
+        continues: bool = False,
     ) -> None:
         if api not in PATHS:
             raise InputError(f"api={shown(api)}; needed: {' or '.join(PATHS)}")
         Range(0, MOST_LOGPROBS, hint="0: none").check("top_logprobs", top_logprobs)
         urls = [url.rstrip("/") for url in ([base_url] if isinstance(base_url, str) else base_url)]
         self.base_url, self.model, self.api, self.n_in_one_request = ",".join(urls), model, api, n_in_one_request
-        self.concurrency, self.top_logprobs, self.vllm = concurrency, top_logprobs, vllm
+        self.concurrency, self.top_logprobs, self.vllm, self.continues = concurrency, top_logprobs, vllm, continues
         self.usage = Usage()
         self._servers = [
             ModelServer(
@@ -112,9 +114,16 @@ class ServedGenerator:
         return f"ServedGenerator({self.base_url!r}, {self.model!r}, api={self.api!r})"
 
     def reply(
-        self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
+        self,
+        conversations: Sequence[Conversation],
+        n: int,
+        sampling: Sampling,
+        progress: Progress | None = None,
+        each: Each | None = None,
     ) -> list[list[Completion]]:
         """n replies to each conversation; `progress` is called with (replies received, replies in all).
+
+        `each` is called with a conversation's number and replies as soon as they are there, in another thread.
 
         `tokens` is 0 if the server counted several replies together and gives no tokens of each. Greedy replies are
         equal and requested once; of sampled ones that are all equal, the first time is a warning. Raises ServerError
@@ -151,9 +160,13 @@ class ServedGenerator:
                 count(len(replies))
                 return replies
 
-            return await asyncio.gather(
-                *(self._replies(partial(request, contents[i]), seeds[i], requested) for i in numbers)
-            )
+            async def answer(i: int) -> list[Completion]:
+                replies = await self._replies(partial(request, contents[i]), seeds[i], requested)
+                if each:
+                    each(i, replies * copies)
+                return replies
+
+            return await asyncio.gather(*map(answer, numbers))
 
         found = run(self._share(contents, work))
         if requested > 1 and sampling.top_k != 1:
@@ -233,6 +246,8 @@ class ServedGenerator:
             extras["top_k"] = sampling.top_k
         if sampling.repetition_penalty != 1 or self.vllm:
             extras["repetition_penalty"] = sampling.repetition_penalty
+        if self.continues:
+            extras |= {"add_generation_prompt": False, "continue_final_message": True}
         return extras if sampling.ends_at_eos else {**extras, "ignore_eos": True}
 
     def _needed(self, extras: dict[str, Any], status: int, text: str) -> str:

@@ -112,6 +112,10 @@ class Completion:
     """by place, of a server that was asked for them"""
 
 
+Each = Callable[[int, list[Completion]], None]
+"""called with the number of a conversation and its replies"""
+
+
 class Generator(Protocol):
     """A source of replies."""
 

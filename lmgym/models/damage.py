@@ -15,6 +15,7 @@ from transformers import AutoConfig
 
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.models.sources import ADAPTER
+from lmgym.runs.hub import explain
 
 TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 PROBES = [f"{letter * 64}!? {letter * 64}" for letter in "a0 \n.\u00e9"]
@@ -32,6 +33,8 @@ def readable(role: str, name: str, hint: str = "") -> Iterator[None]:
     except BaseException as error:  # of transformers, peft, tokenizers, safetensors; a panic of Rust is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
+        if refusal := explain(error, name):  # the libraries' own words are of a wrong name, or of the connection
+            raise InputError(f"no {role} loads from {shown_path(name)}: {refusal}{hint}") from error
         fault, first_line = find_damage(name), (str(error).strip().splitlines() or [""])[0].rstrip(".")
         if not fault:
             is_worded = isinstance(error, OSError | ValueError) or not isinstance(error, Exception)

@@ -190,8 +190,8 @@ def _let_others_read(folder: Path, config: Path) -> None:
         shutil.copymode(config, path)
 
 
-def with_adapters(model, settings):
-    """The model with the adapters of a peft config, in the trunk's dtype."""
+def with_adapters(model, settings, name: str = "default"):
+    """The model with the adapters of a peft config, in the trunk's dtype; `name` is what peft calls them."""
     from peft import get_peft_model
 
     with warnings.catch_warnings():  # peft 0.21 still reads a property that transformers 5 deprecates
@@ -199,7 +199,7 @@ def with_adapters(model, settings):
         # and looks for fused experts among modules, though their adapters are on parameters
         warnings.filterwarnings("ignore", r"The following (rank|alpha)_pattern keys did not match", RuntimeWarning)
         # ZeRO-3 requires one dtype of trained weights: adapters take the trunk's, and DeepSpeed keeps fp32 masters
-        return get_peft_model(model, settings, autocast_adapter_dtype=False)
+        return get_peft_model(model, settings, name, autocast_adapter_dtype=False)
 
 
 def merge_adapters(model, state_dict: Weights):

@@ -75,8 +75,18 @@ def adapter_base(name: str) -> str | None:
     return base
 
 
-def _load_adapted(name: str, base: str) -> ScorerModel:
-    """The base with the adapter merged in."""
+class Adapter(NamedTuple):
+    """An adapter's settings and weights."""
+
+    name: str
+    settings: Any
+    weights: dict[str, torch.Tensor]
+    labels: int
+    """outputs of the head that it holds itself; 0 without one"""
+
+
+def read_adapter(name: str) -> Adapter:
+    """The adapter in a folder or hub id. Raises InputError for one that cannot be read."""
     from peft import PeftConfig
 
     path = file_of(name, ADAPTER_WEIGHTS)
@@ -85,46 +95,70 @@ def _load_adapted(name: str, base: str) -> ScorerModel:
     with readable("adapter", name):
         settings, weights = PeftConfig.from_pretrained(os.path.dirname(path)), load_file(path)
     labels = next((len(weight) for key, weight in weights.items() if ADAPTER_HEAD.fullmatch(key)), 0)
-    head = {} if labels else _read_head(name)
-    own = file_of(name, "tokenizer_config.json") is not None
-    try:
-        if labels or head:
-            tokenizer = load_tokenizer(name if own else base, role="scorer")
-            model, new = load_with_new_keys(base, tokenizer, labels or len(head["weight"]))
-            whole = [key for key in weights if ".lora_" not in key]
-            if any("pooler" in key for key in new) and not any("pooler" in key for key in whole):
-                raise InputError(f"{shown_path(base)} has no pooler, nor has the adapter; needed: that of its training")
-            found = ScorerModel(model, tokenizer, False)
-        else:  # trained below the base's own head
-            found = load_scorer_model(base)
-    except InputError as error:
-        raise InputError(f"the base of the adapter {shown_path(name)}: {error}") from error
+    return Adapter(name, settings, weights, labels)
+
+
+def _load_adapted(name: str, base: str) -> ScorerModel:
+    """The base with the adapter merged in."""
+    adapter = read_adapter(name)
+    head = {} if adapter.labels else _read_head(name)
+    found = load_base(adapter, base, head)
     if head:
         _set_head(found.model, head, name)
+    fit_settings(adapter, found.model)
+    return found._replace(model=_merge_adapter(found.model, adapter))
+
+
+def load_base(adapter: Adapter, base: str, head: dict[str, torch.Tensor]) -> ScorerModel:
+    """The base of an adapter, with a head of as many outputs as the adapter's or `head`. Raises InputError."""
+    name, weights, labels = adapter.name, adapter.weights, adapter.labels
+    own = file_of(name, "tokenizer_config.json") is not None
+    try:
+        if not labels and not head:  # trained below the base's own head
+            return load_scorer_model(base)
+        tokenizer = load_tokenizer(name if own else base, role="scorer")
+        model, new = load_with_new_keys(base, tokenizer, labels or len(head["weight"]))
+        whole = [key for key in weights if ".lora_" not in key]
+        if any("pooler" in key for key in new) and not any("pooler" in key for key in whole):
+            raise InputError(f"{shown_path(base)} has no pooler, nor has the adapter; needed: that of its training")
+        return ScorerModel(model, tokenizer, False)
+    except InputError as error:
+        raise InputError(f"the base of the adapter {shown_path(name)}: {error}") from error
+
+
+def fit_settings(adapter: Adapter, model) -> None:
+    """Names the modules that the adapter holds in full, of this base; peft is told of no task."""
+    settings = adapter.settings
     # with a task, peft would take the base's head for a part of the adapter
     settings.task_type = None
     in_full = [module for module in settings.modules_to_save or () if module not in ("score", "classifier")]
-    settings.modules_to_save = ([head_name(found.model)] if labels else []) + in_full or None
-    return found._replace(model=_merge_adapter(found.model, settings, weights, name))
+    settings.modules_to_save = ([head_name(model)] if adapter.labels else []) + in_full or None
 
 
-def _merge_adapter(model, settings, weights: dict[str, torch.Tensor], name: str):
+def _merge_adapter(model, adapter: Adapter):
     """The model with an adapter's changes. Raises InputError for an adapter of another kind of model."""
-    from peft import set_peft_model_state_dict
-
-    with readable("adapter", name):
+    with readable("adapter", adapter.name):
         words = next(n for n, module in model.named_modules() if module is model.get_input_embeddings())
-        embeddings = weights.get(f"base_model.model.{words}.weight")
+        embeddings = adapter.weights.get(f"base_model.model.{words}.weight")
         if embeddings is not None and len(embeddings) != len(model.get_input_embeddings().weight):
             model.resize_token_embeddings(len(embeddings), mean_resizing=False)
-        adapted = with_adapters(model, settings)
-        loaded: Any = set_peft_model_state_dict(adapted, weights)
-    if lost := [*loaded.unexpected_keys, *(key for key in loaded.missing_keys if ".lora_" in key)]:
-        raise InputError(
-            f"the adapter {shown_path(name)} does not fit {shown_path(model.config.name_or_path)}: {listed(lost, 2)}; "
-            f"needed: its own base, as base_model_name_or_path of its {ADAPTER}"
-        )
+        adapted = with_adapters(model, adapter.settings)
+    fill_adapter(adapted, adapter)
     return adapted.merge_and_unload()
+
+
+def fill_adapter(adapted, adapter: Adapter, place: str = "default") -> None:
+    """Gives the adapter `place` of a model its weights. Raises InputError for one of another kind of model."""
+    from peft import set_peft_model_state_dict
+
+    with readable("adapter", adapter.name):
+        loaded: Any = set_peft_model_state_dict(adapted, adapter.weights, adapter_name=place)
+    missing = [key for key in loaded.missing_keys if ".lora_" in key and f".{place}." in key]
+    if lost := [*loaded.unexpected_keys, *missing]:
+        raise InputError(
+            f"the adapter {shown_path(adapter.name)} does not fit {shown_path(adapted.config.name_or_path)}: "
+            f"{listed(lost, 2)}; needed: its own base, as base_model_name_or_path of its {ADAPTER}"
+        )
 
 
 def _set_head(model, head: dict[str, torch.Tensor], name: str) -> None:

@@ -15,6 +15,7 @@ from urllib.request import getproxies
 from huggingface_hub import constants
 
 from lmgym.errors import InputError, found_from, shown, shown_path
+from lmgym.runs.tracking import adopt_original_token_names
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SERVED = re.compile("(vllm|openai|anthropic):.")
@@ -91,6 +92,7 @@ def source_arguments(name: str, trust_remote_code: bool = False, role: str = "mo
             f"commit that you have read, {shown_path(source) if not local else 'owner/name'}@ and 40 hex digits"
         )
     pinned: dict[str, Any] = {"revision": revision} if revision else {}
+    adopt_original_token_names()  # before the libraries below ask for the token
     if not local and not hub_has_address():
         pinned["local_files_only"] = True
     # an explicit False: without it, transformers would ask at the terminal

@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+FEWEST_PAIRS = 50  # that a temperature is fitted on; the calibration error of fewer is mostly noise
 
 
 class ReliabilityBin(NamedTuple):
@@ -36,3 +39,55 @@ def reliability(chosen: ArrayLike, rejected: ArrayLike, bins: int = 10) -> list[
         ReliabilityBin(*row)
         for row in zip(edges[filled].tolist(), edges[filled + 1].tolist(), pairs[filled].tolist(), *means, strict=True)
     ]
+
+
+def calibration_error(margins: ArrayLike) -> float:
+    """Expected calibration error of sigmoid(margin) over pairs: mean |confidence - accuracy| of their bin."""
+    margins = np.asarray(margins, float)
+    bins = reliability(margins, np.zeros_like(margins))
+    return float(sum(b.pairs * abs(b.confidence - b.accuracy) for b in bins) / len(margins))
+
+
+class Temperature(NamedTuple):
+    """A fitted temperature, or why there is none."""
+
+    value: float | None
+    reason: str = ""
+
+
+def fit_temperature(margins: ArrayLike) -> Temperature:
+    """T > 0 at which sigmoid(margin / T) makes the choices of these pairs likeliest; margins are chosen - rejected.
+
+    Logistic regression on the margin without an intercept, whose slope is 1 / T (Guo et al. 2017, section 4.2). None
+    for fewer than FEWEST_PAIRS pairs, where no T is finite (margins of mean 0 or below) and where none is above 0 (all
+    margins are of the right sign).
+    """
+    margins = np.asarray(margins, float)
+    if len(margins) < FEWEST_PAIRS:
+        return Temperature(None, f"{len(margins)} pairs; a temperature is fitted on {FEWEST_PAIRS} or more")
+    if margins.mean() <= 0:
+        return Temperature(None, f"the mean margin is {margins.mean():.3g}: no temperature is likelier than guessing")
+    if margins.min() >= 0:
+        return Temperature(None, "no pair is wrong: the lower the temperature, the likelier the choices")
+
+    def slope(inverse: float) -> float:  # of the log-likelihood; falls in its argument
+        return float((margins / (1 + np.exp(np.minimum(inverse * margins, 700)))).mean())
+
+    high = 1 / np.abs(margins).mean()
+    while slope(high) > 0:
+        high *= 2
+    return Temperature(1 / float(brentq(slope, 0.0, high, xtol=high * 1e-12)))
+
+
+def cross_fitted(margins: ArrayLike, prompts: ArrayLike) -> tuple[np.ndarray, str]:
+    """(margins, each over a temperature that was fitted on other prompts; "") or (no margins, why).
+
+    The prompts are in two halves, each scaled by the temperature of the other: calibration measured on them is not that
+    of the pairs that the temperature was fitted on.
+    """
+    margins = np.asarray(margins, float)
+    half = np.unique(np.asarray(prompts), return_inverse=True)[1] % 2 == 1
+    first, second = fit_temperature(margins[~half]), fit_temperature(margins[half])
+    if first.value is None or second.value is None:
+        return np.empty(0), f"half of the prompts: {first.reason or second.reason}"
+    return margins / np.where(half, first.value, second.value), ""

@@ -13,7 +13,7 @@ from lmgym.statistics import ENDS
 MOST_PROBE_SERIES = 6
 KL, OPTIMISED = "kl/reference", "reward, optimised"
 CAPABILITY = "eval/capability/"
-NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity", "capability")
+NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity", "capability", "agreement")
 """second parts of metrics that are no evaluation set's"""
 
 
@@ -73,7 +73,11 @@ CURVES = (
         "Calibration error",
         "The calibration error (ECE) is 0 where confidence equals accuracy; few pairs raise it. The Brier score is 0 "
         "only for a scorer that is always sure and right.",
-        {"calibration error (ECE)": "eval/ece", "Brier score": "eval/brier"},
+        {
+            "calibration error (ECE)": "eval/ece",
+            "at the temperature of other prompts": "eval/ece_calibrated",
+            "Brier score": "eval/brier",
+        },
         "error",
     ),
     Curve(
@@ -92,6 +96,15 @@ CURVES = (
         {"evaluation scorer": "eval/eval_scorer"},
         "score",
         within="eval/monitor/",
+    ),
+    Curve(
+        "agreement",
+        "Agreement of the reward with the watched scorers",
+        "Share of pairs of the policy's own replies that the reward and a watched scorer order alike; .5 is chance. "
+        "Where it falls, the policy has moved to replies that the reward misjudges.",
+        {},
+        "share of pairs",
+        within="eval/agreement/",
     ),
     Curve(
         "capabilities",

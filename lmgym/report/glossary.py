@@ -32,6 +32,14 @@ DEFINITIONS = {  # the first pattern that matches the whole name, without `eval/
     r"brier": "Brier score: mean squared error of the predicted probability; 0.25 is a coin.",
     r"ece": "Expected calibration error: mean distance of confidence and accuracy over bins of confidence; biased "
     "upwards in small samples.",
+    r"ece_calibrated": "The same at a temperature that was fitted on the other half of the prompts.",
+    r"temperature": "T at which sigmoid(score difference / T) makes the held-out choices likeliest; above 1: the "
+    "scorer is overconfident.",
+    r"member_accuracy": "Accuracy of a single head, mean over the heads.",
+    r"member_error_correlation": "Mean correlation of two heads' errors over pairs; near 1 they err together.",
+    r"spread": "Standard deviation over the heads of a reply's score, mean over replies.",
+    r"spread_error_spearman": f"{SPEARMAN} Over pairs, of the heads' spread and the error of their mean; above 0, "
+    "disagreement tells where the scorer errs.",
     r"score_length_correlation": "Pearson's correlation of a reply's score and its tokens; far from 0: the scorer may "
     "judge length.",
     r"score_length_spearman": f"{SPEARMAN} Of a reply's score and its number of tokens.",
@@ -102,6 +110,8 @@ DEFINITIONS = {  # the first pattern that matches the whole name, without `eval/
     "replies then.",
     r"capability/([^/]+)": "Figure of that task of lm-eval, on the rows that were asked for.",
     r"eval_scorer|monitor/([^/]+)": "Mean score by a scorer that is watched, never optimised.",
+    r"agreement/([^/]+)": "Share of pairs of replies that the reward and this watched scorer order alike (ties half), "
+    "of replies to the same prompt where there are several; .5 is chance.",
     r"alarm/eval_scorer_falls": "1 while the watched scorer falls and the reward rises.",
     r"diversity/openings": "Share of distinct first three words among replies to different prompts; 1: no two begin "
     "alike.",

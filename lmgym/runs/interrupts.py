@@ -1,4 +1,4 @@
-"""Requests to stop: SIGTERM, Ctrl-C, a dead launcher. A run stops after the current update.
+"""Requests to stop: SIGTERM, Ctrl-C, SIGUSR1 and SIGUSR2, a dead launcher. A run stops after the current update.
 
 Design decisions:
 - A thread reads signals from a pipe, because a main thread that waits in a collective runs no Python handler.
@@ -6,6 +6,7 @@ Design decisions:
   are the same request. A later one stops at once; checkpoints are complete at any moment.
 - After a request, signals are handled until the process ends: otherwise one that arrives while the run closes its files
   or the interpreter exits would end the process by the signal, and its exit code would be lost.
+- Slurm sends SIGUSR1 or SIGUSR2 before a job's time ends (`--signal`), whose default action ends a process at once.
 - The launchers above a worker are watched: without them it would continue unseen and hold its GPU.
 """
 
@@ -17,22 +18,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import final
 
 from lmgym.console import say
 from lmgym.distributed.ranks import rank
 from lmgym.errors import INTERRUPTED, outcome_of
 from lmgym.runs.launch import ends_process
+from lmgym.runs.launchers import is_alive, launchers
 
 SAME_REQUEST_SECONDS = 2.0
 POLL_SECONDS = 1.0
 RECORD_SECONDS = 2.0  # closing a tracker may take minutes: a second request does not wait for it
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LAUNCHERS = {
-    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
-    *("torchrun", "torch.distributed.run", "accelerate"),
-}
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @final
@@ -79,7 +76,7 @@ class Interrupts:
             try:
                 numbers = self._reader.recv(64)
             except TimeoutError:
-                dead = [pid for pid, started in self._launchers if not _is_alive(pid, started)]
+                dead = [pid for pid, started in self._launchers if not is_alive(pid, started)]
                 if dead and not self.reason:
                     self._request(f"the launcher (process {dead[0]}) is dead")
                 continue
@@ -106,32 +103,3 @@ class Interrupts:
                 recorder.start()
                 recorder.join(RECORD_SECONDS)
             os._exit(self.exit_code)
-
-
-def launchers() -> list[tuple[int, str]]:
-    """The launchers above this process, nearest first: process ids and start times (ids may be reused)."""
-    parents: list[tuple[int, str]] = []
-    if "LOCAL_RANK" not in os.environ:
-        return parents
-    pid = os.getppid()
-    while pid > 1 and (fields := _stat_fields(pid)):
-        with contextlib.suppress(OSError):
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:4]
-            # an argument with spaces is a shell's script
-            if not LAUNCHERS.intersection(Path(a).name for a in arguments if len(a.split()) == 1):
-                break
-        parents.append((pid, fields[19]))
-        pid = int(fields[1])
-    return parents
-
-
-def _is_alive(pid: int, started: str) -> bool:
-    fields = _stat_fields(pid)
-    return bool(fields) and fields[0] not in "ZX" and fields[19] == started
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """Linux's status fields of a process, from its state on (proc(5)); empty if it does not exist."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return []

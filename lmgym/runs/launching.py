@@ -139,18 +139,28 @@ def _is_data(word: str) -> bool:
 def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) -> NoReturn:
     """Prints the command that runs an experiment, and becomes that command: signals and exit code are its own.
 
+    Raises InputError as `experiment_command` does.
+    """
+    become(experiment_command(file, flags, num_gpus), shown=not asks_for_help(flags))
+
+
+def experiment_command(file: Path, flags: Sequence[str], num_gpus: int | None) -> list[str]:
+    """The command that runs an experiment, or prints its help.
+
     `num_gpus` processes are started; None: one per visible GPU, or one on a CPU. Raises InputError for more than there
     are GPUs, if there are any, and for a DeepSpeed config that no run can use.
     """
-    asks_for_help = bool(HELP & set(flags))
-    if asks_for_help:
+    if asks_for_help(flags):
         stage = next((stage for stage in STAGES if experiments(stage).get(file.stem) == file), None)
         os.environ[USAGE] = f"lmgym train {stage} {file.stem}" if stage else f"lmgym launch {file}"
-        command = [sys.executable, str(file), *flags]
-    else:
-        refuse_wrong_deepspeed(flags)
-        command = launch_command(file, flags, count_processes(num_gpus))
-    become(command, shown=not asks_for_help)
+        return [sys.executable, str(file), *flags]
+    refuse_wrong_deepspeed(flags)
+    return launch_command(file, flags, count_processes(num_gpus))
+
+
+def asks_for_help(flags: Sequence[str]) -> bool:
+    """True for --help or -h."""
+    return bool(HELP & set(flags))
 
 
 def become(command: list[str], shown: bool = True) -> NoReturn:

@@ -69,3 +69,14 @@ def lines_up_to(path: Path, step: int) -> Iterator[str]:
                 metrics = json.loads(line)
                 if metrics["step"] <= step and not any(name.startswith("run/") for name in metrics):
                     yield line
+
+
+def logged_lines(path: Path) -> Iterator[tuple[int, dict]]:
+    """(step, line) of the valid lines of a log; none if there is no such file."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for text in lines:
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                line = json.loads(text)
+                yield int(line["step"]), line

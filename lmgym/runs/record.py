@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.masking import looks_secret, masked
+from lmgym.runs.launchers import describe_launch, local_ranks
 
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
 REDACTED = "(redacted)"
@@ -28,6 +29,7 @@ def describe_run(name: str, config: dict[str, Any], seed: int, data_fingerprint:
         "exit_code": None,
         "started": timestamp(),
         "command": shlex.join(_redact_command(sys.orig_argv)),
+        "launch": _launch(),
         "config": config,
         "seed": seed,
         "data_fingerprint": data_fingerprint,
@@ -40,10 +42,16 @@ def describe_run(name: str, config: dict[str, Any], seed: int, data_fingerprint:
     }
 
 
+def _launch() -> dict[str, Any]:
+    """The launch of a launcher's ranks, from which `lmgym runs` makes the command that resumes them."""
+    found = describe_launch()
+    return found | {"command": shlex.join(_redact_command(found["command"]))} if "command" in found else found
+
+
 def _hardware() -> dict[str, Any]:
     """Ranks, the cores of this machine, and GPUs: one of each rank, with the names of those of this machine."""
     world_size = int(os.environ.get("WORLD_SIZE", 1))
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    local_world_size = local_ranks()
     torch = sys.modules.get("torch")  # a run that uses a GPU has imported it
     names = []
     if torch is not None and torch.cuda.is_available():

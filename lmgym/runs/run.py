@@ -16,6 +16,7 @@ before anything slow or fragile begins.
 
 import json
 import math
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
 
+from lmgym.config import SharingConfig
 from lmgym.console import say
 from lmgym.errors import InputError, RunStopped, one_line, outcome_of
 from lmgym.masking import masked
@@ -32,11 +34,16 @@ from lmgym.runs.files import read_json, storage_error, storage_full, write_json,
 from lmgym.runs.layout import LOGS, lines_up_to, rename_former_run, restore_former_run
 from lmgym.runs.locks import FolderLock, cannot_write
 from lmgym.runs.paths import absolute
+from lmgym.runs.publisher import Publisher, start_publisher
 from lmgym.runs.record import cpu_seconds, describe_run, peak_memory, redact, timestamp
+from lmgym.runs.trackers import TrackedRun
 from lmgym.runs.tracking import Tracker, Tracking, start_tracker
 
 if TYPE_CHECKING:
     from lmgym.runs.resuming import Start
+
+FINISHED = "LMGYM_FINISHED"
+"""the variable with the file in which a finished run writes its folder's path, for the command that started it"""
 
 
 @final
@@ -52,6 +59,7 @@ class Run:
         self._started, self._cpu_started = time.monotonic(), cpu_seconds()
         self._cpu_of_others, self._cpu_ranks = 0.0, 1
         self._lock: FolderLock | None = None
+        self._publisher: Publisher | None = None
         self._former: dict[str, Path] = {}
         self._step = 0
         self._has_updates = False
@@ -71,6 +79,7 @@ class Run:
         name: str | None = None,
         start: "Start | None" = None,
         stage: str | None = None,
+        sharing: SharingConfig | None = None,
     ) -> "Run":
         """Opens the folder and writes run.json. Raises InputError if the folder cannot be written.
 
@@ -98,8 +107,14 @@ class Run:
         except OSError as error:
             lock.release()
             raise cannot_write(folder, error) from error
-        run = cls(folder, record, metrics, start_tracker(tracking, folder, record["config"], name, resumed_at))
+        names, before = sharing or SharingConfig(), None if resumed_at is None else former.get("metrics.jsonl")
+        tracked = TrackedRun(folder, name, record["id"], record["config"], names, resumed_at, before)
+        tracker = start_tracker(tracking, tracked)
+        run = cls(folder, record, metrics, tracker)
         run._lock, run._former = lock, former if resumed_at is None else {}
+        run._publisher = start_publisher(folder, sharing, record)
+        if tracker.about:
+            run.update(trackers=tracker.about)
         return run
 
     @property
@@ -196,6 +211,11 @@ class Run:
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 write(self.folder / name, content)
 
+    def publish(self) -> None:
+        """Begins to push a model that was saved, if the run is to be on the hub; training goes on meanwhile."""
+        if self._publisher:
+            self._publisher.saved()
+
     def update(self, **fields: Any) -> None:
         """Adds fields to run.json, such as counts of data that are known only after reading it."""
         if self.is_main:
@@ -226,9 +246,20 @@ class Run:
         text = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
         try:
             self.update(outcome=outcome, exit_code=exit_code, error=text, ended=timestamp(), **self._cost())
+            self._finish_publishing(complete=outcome == "finished")
         finally:
             self._close()
         self.write_report()
+        if outcome == "finished" and self.is_main and (note := os.environ.get(FINISHED)):
+            Path(note).write_text(str(self.folder.absolute()), encoding="utf-8")
+
+    def _finish_publishing(self, complete: bool) -> None:
+        """Records the pushes; of a complete run, once the best model and the last are on the hub, or could not be."""
+        publisher, self._publisher = self._publisher, None
+        if publisher:
+            if complete:
+                publisher.finish()
+            self.update(pushed=publisher.entries())
 
     def _close(self) -> None:
         if self._metrics:

@@ -81,6 +81,7 @@ class Supervisor:
             yield
         self._record_cost()
         self._refuse_write_error()
+        self._run.publish()
 
     def stop_interrupted(self, step: int) -> None:
         """Stops an interrupted run after its checkpoint is saved. Raises RunStopped (exit 75) on every rank."""

@@ -1,8 +1,15 @@
 """Scorers named on the command line: `--scorers name=PATH,name=PATH`. Errors of form are found before torch loads.
 
-A PATH is a folder or hub id, and gives the name where that is left out; `PATH#softmax[1]` says how a model's outputs
-become one score (lmgym/scoring/scorers.py).
-A PATH such as world:0 is loaded by the function `world` of the entry points `lmgym.scorers`, which any package may add.
+    FOLDER, owner/name            a trained scorer; PATH#softmax[1] says how its outputs become one score (scorers.py),
+                                  PATH#mean-2std how those of an ensemble's members do (combinations.py)
+    FILE.py:FUNCTION              a function (function_scorers.py)
+    judge:MODEL, compare:MODEL    a model that grades, or compares, by its spec (llm_judge.py, docs/judges.md)
+    FILE.yaml, FILE.yaml#MODEL    a model that judges by a rubric; JSON too (rubrics.py)
+    http://HOST:PORT#NAME         a scorer behind `lmgym serve rewards`
+    world:SEED                    the hidden utility of a simulated world
+
+Schemes such as world: and http: are functions of the entry points `lmgym.scorers`, which any package may add. A PATH
+gives the name where that is left out.
 """
 
 import itertools
@@ -24,6 +31,11 @@ Precision = Literal["auto", "bf16", "fp32"]
 SCHEMES = "lmgym.scorers"
 """the group of entry points, each a function that loads the scorer of a path such as NAME:REST"""
 SCHEME = re.compile("([a-z][a-z0-9_]+):.*")
+FUNCTION = re.compile(r"(.+\.py)(?::(\w*))?")
+RUBRIC = re.compile(r"(.+\.(?:ya?ml|json))(?:#.*)?")
+JUDGE = re.compile("(?:judge|compare):(.*)")
+ADDRESS = re.compile("https?://([^#]*)(?:#(.+))?")
+SEVERAL = re.compile("vllm:https?://[^#]*$")
 UNTOLD = ("", "model", "checkpoints")
 """folders of every run, which are left out of a scorer's name"""
 INSIDE_A_RUN = re.compile(r"best|last|\d+|checkpoint-\d+")
@@ -35,8 +47,7 @@ def read_names(words: str, flag: str = "--scorers") -> dict[str, str]:
 
     Raises InputError, naming `flag`, for an empty path or name, and for a name that is given twice.
     """
-    parts = re.split(r",(?!\s*https?://)", words)  # not between the addresses of vllm:URL,URL
-    pairs = [_named(part.strip()) for part in parts if part.strip()]
+    pairs = [_named(part.strip()) for part in _parts(words) if part.strip()]
     if not pairs or not all(path and name != "" for name, path in pairs):
         raise InputError(f"{flag} {shown(words)}: needed [name=]PATH,[name=]PATH; a PATH may be a hub id")
     given = [name for name, _ in pairs if name is not None]
@@ -48,6 +59,17 @@ def read_names(words: str, flag: str = "--scorers") -> dict[str, str]:
     return named
 
 
+def _parts(words: str) -> list[str]:
+    """The words between commas, but for commas between the addresses of vllm:URL,URL."""
+    parts: list[str] = []
+    for part in words.split(","):
+        if parts and ADDRESS.fullmatch(part.strip()) and SEVERAL.search(parts[-1]):
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    return parts
+
+
 def _named(part: str) -> tuple[str | None, str]:
     """(name, path) of `name=PATH`; the name of a PATH, which may contain `=` behind a slash, is None."""
     name, equals, path = part.partition("=")
@@ -57,12 +79,19 @@ def _named(part: str) -> tuple[str | None, str]:
 def name_of(path: str) -> str:
     """The name of a folder or hub id: of outputs/short/model it is short, of outputs/short/2/model short_2.
 
-    That of a served model (lmgym/generation/model_specs.py) is the model's, or follows from its first address.
+    That of a served model (lmgym/generation/model_specs.py) is the model's, or follows from its first address; a judge
+    has that of its model, a rubric and a function their own.
     """
     from lmgym.models.sources import SERVED
 
+    if match := JUDGE.fullmatch(path):
+        return name_of(match[1])
     folder, _, rest = path.partition("#")
-    if SERVED.match(path):
+    if not os.path.exists(path) and (match := FUNCTION.fullmatch(path) or RUBRIC.fullmatch(path)):
+        folder = match[2] if match.re is FUNCTION and match[2] else match[1].rpartition(".")[0]
+    elif match := ADDRESS.fullmatch(path):
+        folder = match[2] or match[1].rstrip("/")
+    elif SERVED.match(path):
         folder = rest or path.partition(":")[2].split(",")[0].rstrip("/").removesuffix("/v1")
     parts = os.path.abspath(folder).split(os.sep) if os.path.exists(folder) else folder.split("/")
     parts = [part for part in parts if part not in UNTOLD] or [folder]
@@ -81,21 +110,45 @@ def load_scorers(words: str, precision: Precision = "auto") -> dict[str, "Scorer
     return {name: load_scorer(path, precision) for name, path in read_names(words).items()}
 
 
-def load_scorer(path: str, precision: Precision = "auto") -> "Scorer":
-    """The scorer in a folder or hub id, on the GPU if there is one, or what an entry point loads."""
-    import torch
+def load_scorer(path: str, precision: Precision = "auto", concurrency: int | None = None) -> "Scorer":
+    """The scorer of a path, on the GPU if it has weights and there is one.
 
-    from lmgym.scoring.scorers import REDUCTIONS, HFScorer
+    `concurrency`: most requests of a judge to its server at a time, in place of its rubric's.
+    """
+    if JUDGE.fullmatch(path) or RUBRIC.fullmatch(path):
+        from lmgym.scoring.rubrics import load_judge
 
+        return load_judge(path, concurrency)
+    if match := FUNCTION.fullmatch(path):
+        from lmgym.scoring.function_scorers import load_function
+
+        return load_function(match[1], match[2] or "")
     if (match := SCHEME.fullmatch(path)) and (found := entry_points(group=SCHEMES, name=match[1])):
         load: Any = next(iter(found)).load()
         return load(path)
+    return _load_folder(path, precision)
+
+
+def _load_folder(path: str, precision: Precision) -> "Scorer":
+    """A trained scorer, or an ensemble of them."""
+    import torch
+
+    from lmgym.models.sources import SERVED
+    from lmgym.scoring.combinations import NEEDED, is_combination
+    from lmgym.scoring.ensembles import is_ensemble, load_ensemble
+    from lmgym.scoring.scorers import REDUCTIONS, HFScorer
+
+    if SERVED.match(path):
+        raise InputError(f"{shown(path)} is a served model; needed: judge:{one_line(path, 120)}, which grades replies")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     folder, sign, reduce = (path, "", "") if os.path.exists(path) else path.partition("#")
-    if sign and reduce not in REDUCTIONS:
-        raise InputError(f"{shown(reduce)} behind the scorer {shown_path(folder)}#; needed: {', '.join(REDUCTIONS)}")
-    chosen: Any = reduce or None
-    return HFScorer.load(folder, chosen, device=device, dtype=weights_dtype(precision, device))
+    if sign and not (reduce in REDUCTIONS or is_combination(reduce)):
+        needed = f"{', '.join(REDUCTIONS)}, or of several heads or members {NEEDED}"
+        raise InputError(f"{shown(reduce)} behind the scorer {shown_path(folder)}#; needed: {needed}")
+    dtype = weights_dtype(precision, device)
+    if is_ensemble(folder):
+        return load_ensemble(folder, reduce or None, device, dtype)
+    return HFScorer.load(folder, reduce or None, device=device, dtype=dtype)
 
 
 def weights_dtype(precision: Precision, device: str) -> "torch.dtype":

@@ -4,11 +4,20 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lmgym.errors import InputError, ServerError
 from lmgym.text import Conversation
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+
+class ScorerFailed(ServerError):
+    """A function or a server gave no scores, whatever the reply: commands end with the message."""
+
+
+class NoVerdict(InputError):
+    """A judge gave no verdict on a reply; it may give one on others."""
 
 
 class Scorer(Protocol):

@@ -1,4 +1,4 @@
-"""Scorers: Hugging Face sequence classifiers, plain functions, and ensembles of scorers."""
+"""Scorers: Hugging Face sequence classifiers and plain functions."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,19 +16,25 @@ from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.prefixes import Prefix
 from lmgym.models.forward.scoring_model import ScoringModel
-from lmgym.models.scorer_folders import file_of, load_scorer_model
+from lmgym.models.scorer_folders import ScorerModel, file_of, load_scorer_model
 from lmgym.models.sources import resolve_source
-from lmgym.scoring.protocol import Scorer, read_scores
+from lmgym.scoring.combinations import combine, is_combination
+from lmgym.scoring.protocol import read_scores
 from lmgym.text import Conversation, Replies, has_special_ends, render, share_prefix, tokenize_texts
 
 REPLIES_A_ROW = 16
-Reduce = Literal["logit", "softmax[1]", "difference", "mean_sigmoid"]
+Reduce = Literal["logit", "softmax[1]", "difference", "mean_sigmoid", "mean"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduce)
 
 
 def reduce_logits(logits: torch.Tensor, reduce: str) -> torch.Tensor:
-    """Scores [n] of logits [n, labels]. Raises InputError if the reduction does not suit the number of labels."""
+    """Scores [n] of logits [n, labels], which are those of heads where `reduce` combines them (combinations.py).
+
+    Raises InputError if the reduction does not suit the number of labels.
+    """
     labels = logits.shape[1]
+    if is_combination(reduce):
+        return combine(logits.T, reduce)
     if reduce == "logit" and labels == 1:
         return logits[:, 0]
     if reduce == "softmax[1]" and labels == 2:
@@ -64,11 +70,14 @@ class Judged:
     """oldest turns that were left out: see lmgym/data/truncation.py"""
     shortened: list[int]
     """tokens cut from the last turn or the reply, which alone was too long"""
+    members: torch.Tensor
+    """float32 [heads, replies]: the score of each head, before they are combined; [0, replies] of a single one"""
 
     @classmethod
-    def empty(cls, replies: int) -> "Judged":
+    def empty(cls, replies: int, heads: int = 0) -> "Judged":
         """Places for so many replies."""
-        return cls(torch.empty(replies, dtype=torch.float32), [0] * replies, [0] * replies, [0] * replies)
+        scores, members = torch.empty(replies), torch.empty(heads, replies)
+        return cls(scores, [0] * replies, [0] * replies, [0] * replies, members)
 
 
 @dataclass
@@ -100,8 +109,10 @@ class HFScorer:
         batch_tokens: int = 8192,
         moments: tuple[float, float] | None = None,
         ends_in_eos: bool = False,
+        means: Sequence[float] = (),
     ) -> None:
         self.model, self.tokenizer, self.reduce = model.eval(), tokenizer, reduce
+        self.means = torch.tensor(means) if is_combination(reduce) else torch.empty(0)
         self.ends_in_eos = ends_in_eos
         # room for the eos, perhaps after a space
         self.max_length, self.batch_tokens = max_length - (2 if ends_in_eos else 0), batch_tokens
@@ -113,7 +124,7 @@ class HFScorer:
     def load(
         cls,
         path: str | Path,
-        reduce: Reduce | None = None,
+        reduce: str | None = None,
         max_length: int | None = None,
         batch_tokens: int = 8192,
         device: str | torch.device = "cpu",
@@ -127,8 +138,23 @@ class HFScorer:
         InputError for a folder without a trained head, or without those moments.
         """
         source = resolve_source(str(path), role="scorer")
-        model, tokenizer, ends_in_eos = load_scorer_model(source)
-        saved = read_settings(source)
+        return cls.of(load_scorer_model(source), source, reduce, max_length, batch_tokens, device, dtype, normalize)
+
+    @classmethod
+    def of(
+        cls,
+        found: ScorerModel,
+        source: str,
+        reduce: str | None = None,
+        max_length: int | None = None,
+        batch_tokens: int = 8192,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        normalize: bool = False,
+    ) -> "HFScorer":
+        """`load` of a model that is loaded already, with the settings of the folder or hub id `source`."""
+        model, tokenizer, ends_in_eos = found
+        saved, path = read_settings(source), source
         config = model.config
         limit, asked = context_length(config), max_length or saved.get("max_length") or 0
         if asked > limit:
@@ -143,11 +169,18 @@ class HFScorer:
             batch_tokens,
             moments,
             ends_in_eos,
+            saved.get("means", ()),
         )
         try:
             reduce_logits(torch.zeros(1, config.num_labels), scorer.reduce)
         except InputError as error:
             raise InputError(f"scorer {shown_path(path)}: {error}") from error
+        if is_combination(scorer.reduce) and len(scorer.means) != config.num_labels:
+            raise InputError(
+                f"#{scorer.reduce} of the scorer {shown_path(path)}, whose scorer.json has means of "
+                f"{len(scorer.means)} heads and not of {config.num_labels}; needed: a scorer that was trained with "
+                "--heads, or an ensemble (lmgym ensemble)"
+            )
         return scorer
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
@@ -159,6 +192,10 @@ class HFScorer:
         conversation.
         """
         return self.judge(conversations, replies).scores
+
+    def score_members(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
+        """float32 [heads, replies]; [0, replies] where the scorer has a single one (combinations.py)."""
+        return self.judge(conversations, replies).members
 
     def judge(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> Judged:
         """`score`, with what was read of each text."""
@@ -182,10 +219,14 @@ class HFScorer:
 
     def _judge(self, rows: Sequence[Replies], members: Sequence[Sequence[int]]) -> Judged:
         """Scores of the rows' replies, which are at the indices `members`."""
-        judged = Judged.empty(sum(map(len, members)))
+        judged = Judged.empty(sum(map(len, members)), len(self.means))
         for batch in length_batches([row.tokens for row in rows], self.batch_tokens):
             logits = self._logits([rows[i] for i in batch], alone=len(rows) == 1)
-            judged.scores[[m for i in batch for m in members[i]]] = reduce_logits(logits, self.reduce).float().cpu()
+            places = [member for i in batch for member in members[i]]
+            if len(self.means):
+                logits = logits.float().cpu() - self.means
+                judged.members[:, places] = logits.T
+            judged.scores[places] = reduce_logits(logits, self.reduce).float().cpu()
         for row, indices in zip(rows, members, strict=True):
             for index, suffix in zip(indices, row.suffixes, strict=True):
                 judged.tokens[index] = len(row.prefix) + len(suffix)
@@ -262,33 +303,6 @@ class FunctionScorer:
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
         """float32 [replies]. Raises ValueError for a wrong count or a score that is not finite."""
         return torch.tensor(read_scores(self.function(conversations, replies), len(replies)), dtype=torch.float32)
-
-
-class Ensemble:
-    """Several scorers as one: their mean, minimum, or mean less `penalty` standard deviations.
-
-    The minimum and the lower bound resist over-optimisation (Coste et al. 2023).
-    """
-
-    def __init__(
-        self,
-        scorers: Sequence[Scorer],
-        combine: Literal["mean", "min", "mean_minus_std"] = "mean",
-        penalty: float = 1.0,
-    ) -> None:
-        if not scorers:
-            raise InputError("an ensemble of 0 scorers; needed: at least 1")
-        if combine not in ("mean", "min", "mean_minus_std"):
-            raise InputError(f"combine={combine!r} is unknown; needed: mean, min or mean_minus_std")
-        self.scorers, self.combine, self.penalty = list(scorers), combine, penalty
-
-    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> torch.Tensor:
-        """float32 [replies]."""
-        scores = torch.stack([torch.as_tensor(scorer.score(conversations, replies)) for scorer in self.scorers])
-        if self.combine == "min":
-            return scores.min(0).values
-        mean = scores.mean(0)
-        return mean if self.combine == "mean" else mean - self.penalty * scores.std(0, correction=0)
 
 
 def _split_long_rows(rows: Sequence[Replies]) -> list[Replies]:

@@ -1,6 +1,7 @@
 """Checks that stages share before weights are loaded, and the plan of a stage that runs Hugging Face's Trainer."""
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,12 +24,13 @@ from lmgym.data.batching import accumulation_steps
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.deepspeed_config import match_run, read_config, zero_stage
 from lmgym.distributed.deepspeed_engine import engine_name
-from lmgym.distributed.ranks import rank, start_distributed, world_size
-from lmgym.errors import FEWEST_TOKENS, InputError
+from lmgym.distributed.ranks import raise_on_all_ranks, rank, start_distributed, world_size
+from lmgym.errors import FEWEST_TOKENS, InputError, shown_path
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
+from lmgym.runs.hub import unreachable
 from lmgym.runs.tracking import refuse_missing_tracker
 from lmgym.text import flat_template_note
 from lmgym.training.best import check_best
@@ -174,8 +176,8 @@ def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> d
     """Return DeepSpeed's config, if any, once all ranks have started.
 
     Before that, raises InputError for a config that does not agree with the settings, for fp16 without a GPU, for
-    quantization that the engine cannot train, and for a tracker that is not installed. Call it before TrainingArguments
-    and the model: ZeRO-3 shards at load.
+    quantization that the engine cannot train, and for a tracker that is not installed; after it, for a push that the
+    hub would refuse. Call it before TrainingArguments and the model: ZeRO-3 shards at load.
     """
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     refuse_missing_tracker(config.run.tracking)
@@ -184,8 +186,26 @@ def start_ranks(config: StageConfig, model: ModelConfig, accumulation: int) -> d
     if deepspeed is not None:
         o = config.optimizer
         match_run(deepspeed, o.smallest_micro_batch, accumulation, world_size(), model.precision, o.max_grad_norm)
-    start_distributed(use_deepspeed=deepspeed is not None)
+    start_distributed(deepspeed is not None, config.run.stall_timeout)
+    check_push(config, model)
     return deepspeed
+
+
+def check_push(config: StageConfig, model: ModelConfig) -> None:
+    """Raises InputError if what is trained cannot be pushed to the hub as asked: its name, or the token. Collective.
+
+    A hub that does not answer is a line alone: a run that resumes must not depend on it.
+    """
+    repository = config.sharing.push_to_hub
+    if repository is None:
+        return
+    is_adapter = model.lora_rank > 0 and not getattr(config, "merge_adapter", True)
+    if is_adapter and os.path.exists(model.model):
+        raise InputError(
+            f"--push_to_hub of an adapter of {shown_path(model.model)}, a folder that others do not have; needed: "
+            "--merge_adapter, or --model OWNER/NAME, a model on the hub"
+        )
+    show_notes(raise_on_all_ranks(lambda: unreachable(repository) if rank() == 0 else []))
 
 
 def refuse_unfit_quantization(model: ModelConfig, deepspeed: dict[str, Any] | None) -> None:

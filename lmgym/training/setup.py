@@ -3,12 +3,13 @@
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from lmgym.config import RunConfig, StageConfig
+from lmgym.config import RunConfig, SharingConfig, StageConfig
 from lmgym.console import say
 from lmgym.data.batching import UpdateSampler
 from lmgym.data.rejections import Rejection, Tally, write_rejections
@@ -41,6 +42,7 @@ FREE_SETTINGS = {
     *("save_total_limit", "resume", "reshard", "stall_timeout"),
     *("engine_memory", "engine_concurrency"),
     *("capabilities", "capabilities_data", "capabilities_limit", "capabilities_batch"),
+    *(field.name for field in fields(SharingConfig)),
 }
 
 
@@ -86,6 +88,7 @@ def open_run(
             name=config.name,
             start=start,
             stage=type(config).__module__.partition(".")[0],
+            sharing=config.sharing,
         )
     )
     with run, Supervisor(run, start, facts, config.run.save_total_limit, config.run.stall_timeout) as supervisor:

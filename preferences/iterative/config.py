@@ -3,7 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, Range, RunConfig, TrainerConfig, UpTo
+from lmgym.config import (
+    ColumnConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Range,
+    RunConfig,
+    SharingConfig,
+    TrainerConfig,
+    UpTo,
+)
 from lmgym.errors import FEWEST_TOKENS, MOST_SCORE, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 from preferences.config import LossConfig
 
@@ -79,6 +88,7 @@ class IterativeConfig:
     columns: ColumnConfig = field(default_factory=ColumnConfig)
     merge_adapter: bool = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
+    sharing: SharingConfig = field(default_factory=SharingConfig)
 
     @property
     def output(self) -> str:

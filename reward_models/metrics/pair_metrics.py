@@ -9,7 +9,7 @@ Design decisions:
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lmgym.report.calibration import reliability
+from lmgym.report.calibration import calibration_error, cross_fitted, fit_temperature
 from lmgym.statistics import share
 from lmgym.training.probes import Report
 from reward_models.metrics.rank_statistics import Floats, finite_column, pearson, spearman
@@ -73,8 +73,27 @@ def _margin_metrics(won: Floats, lost: Floats) -> dict[str, float]:
         "margin_std": margins.std(),
         "nll": np.logaddexp(0, -margins).mean(),
         "brier": np.square(_sigmoid(-margins)).mean(),
-        "ece": sum(b.pairs * abs(b.confidence - b.accuracy) for b in reliability(won, lost)) / len(margins),
+        "ece": calibration_error(margins),
     }
+
+
+def temperature_metrics(chosen: ArrayLike, rejected: ArrayLike, prompt_ids: ArrayLike) -> Report:
+    """`temperature`, fitted on all pairs; `ece_calibrated`, each pair at the temperature of the other half of prompts.
+
+    See lmgym/report/calibration.py. What is undefined has its reason.
+    """
+    margins = finite_column("chosen", chosen) - finite_column("rejected", rejected)
+    fit, (scaled, reason) = fit_temperature(margins), cross_fitted(margins, prompt_ids)
+    metrics, undefined = dict[str, float](), dict[str, str]()
+    if fit.value is None:
+        undefined["temperature"] = fit.reason
+    else:
+        metrics["temperature"] = fit.value
+    if reason:
+        undefined["ece_calibrated"] = reason
+    else:
+        metrics["ece_calibrated"] = calibration_error(scaled)
+    return Report(metrics, undefined)
 
 
 def _length_correlations(scores: Floats, lengths: Floats) -> tuple[dict, dict]:

@@ -61,7 +61,7 @@ def assert_two_nodes_give_the_run_of_one(commands: list[list[object]], found: Pa
     nodes = [start(command) for command in commands]
     done = [finish(node) for node in nodes]
     assert [node.returncode for node in done] == [0, 0], "\n".join(node.stdout + node.stderr for node in done)
-    assert sum(node.stdout.count("held-out pairs") for node in done) == 1, "rank 0 alone speaks"
+    assert sum(node.stdout.count("after update 6: 40 held-out pairs") for node in done) == 1, "rank 0 alone speaks"
     a, b = read_metrics(found), read_metrics(wanted)
     assert len(a["train/loss"]) == UPDATES
     for name in ("train/loss", "train/grad_norm", "eval/margin_mean"):

@@ -1,11 +1,13 @@
 """The wheel and the sdist, installed in an empty environment and used outside the clone."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -127,3 +129,16 @@ def test_the_container_installs_the_tested_pins_and_no_others() -> None:
     assert "-r /tmp/requirements.txt" in text
     assert "==" not in text.replace("'^torch=='", "")
     assert "--no-deps /opt/lmgym" in text
+
+
+def test_the_image_gets_what_the_package_is_built_from_and_no_keys_runs_or_history() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert lines[1] == "*", "all that is not named stays outside"
+    taken = {line[1:] for line in lines if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in taken)
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    grafted = re.findall(r"^graft (\S+)$", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
+    needed = {"requirements.txt", "pyproject.toml", "README.md", "LICENSE", *(name.rstrip("*") for name in packages)}
+    assert needed | {name.partition("/")[0] for name in grafted} <= taken
+    assert not taken & {"outputs", ".git", "key.json", ".venv", "build", "tests"}
+    assert {"**/key.json", "**/outputs", "**/__pycache__"} <= set(lines)

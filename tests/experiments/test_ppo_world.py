@@ -55,6 +55,10 @@ def test_engagement_watches_a_worlds_hidden_utility_and_another_scorer(world: Pa
     gain = (metrics["eval/eval_scorer"][4] - metrics["eval/eval_scorer"][0]) / metrics["eval/eval_scorer_std"][0]
     assert metrics["eval/eval_scorer_gain"][4] == pytest.approx(gain)
     assert metrics["eval/eval_scorer_gain"].keys() == {2, 4}
+    # the reward is the watched scorer itself: they differ on ties alone, which count a half
+    for name in ("eval_scorer", "other"):
+        assert metrics[f"eval/agreement/{name}"].keys() == {0, 2, 4}
+        assert 0.75 < metrics[f"eval/agreement/{name}"][4] <= 1
 
 
 def test_words_are_a_reward_and_any_chat_is_a_prompt(world: Path, tmp_path: Path) -> None:

@@ -100,4 +100,4 @@ if __name__ == "__main__":
     from reward_models.pairwise import PairTask
     from reward_models.train import train
 
-    launch(lambda: train(config, NoisyTask(PairTask())))
+    launch(lambda: train(config, NoisyTask(PairTask(outputs=config.heads))))

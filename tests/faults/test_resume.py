@@ -83,6 +83,23 @@ def test_so_does_one_with_micro_batches_by_tokens(engine: str, words: Words, tmp
     assert_as_uninterrupted(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.parametrize("engine", ["plain", pytest.param("zero2", marks=pytest.mark.slow)])
+def test_so_does_one_with_several_heads(engine: str, words: Words, tmp_path: Path) -> None:
+    done = run(words(engine, tmp_path / "whole", heads=3))
+    assert done.returncode == 0, done.stderr[-3000:]
+    launched = begin_and_wait(words(engine, tmp_path / "run", heads=3), tmp_path / "run", 8, LMGYM_TEST_SLEEP="0.08")
+    kill_rank(launched, RANKS.get(engine, 2) - 1)
+    finish(launched)
+    assert 8 <= steps(tmp_path / "run")[-1] < UPDATES
+    done = run(words(engine, tmp_path / "run", heads=3))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "resuming from" in done.stdout
+    assert_as_uninterrupted(tmp_path / "run", tmp_path / "whole")
+    saved = [json.loads((tmp_path / name / "model/scorer.json").read_text()) for name in ("whole", "run")]
+    assert saved[0] == saved[1]
+    assert (saved[0]["reduce"], len(saved[0]["means"])) == ("mean", 3)
+
+
 # every engine, rank killed and number of data workers; in mid-epoch, at an epoch's end, and in the second epoch
 KILLS = [
     (engine, rank, data_workers, (2, EPOCH, 10)[(i + rank + data_workers // 2) % 3])

@@ -209,6 +209,7 @@ PRINTERS = {
     ("lmgym/console.py", "print"),  # the one place
     ("lmgym/__init__.py", "print"),  # where rich is not installed
     ("lmgym/apps/chat/pipe_frontend.py", "print"),  # JSON for programs, in ASCII
+    ("lmgym/runs/node_report.py", "print"),  # base64 for `lmgym launch --dry_run`, by a Python without lmgym
 }
 
 

@@ -17,6 +17,7 @@ from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.served_scorers import ServedScorer
 from lmgym.apps.serve.service import Limits, Service
 from lmgym.console import say
+from lmgym.scoring.combinations import is_combination
 from lmgym.scoring.named_scorers import Precision
 
 BACKLOG = 2048
@@ -103,5 +104,6 @@ def describe(scorer: ServedScorer) -> str:
     """The contents of its answers, in words."""
     saved = [member.reference for member in scorer.members]
     known = {"z-scores": all(saved), "quantiles": all(one and one.quantiles for one in saved)}
-    known |= {"spread": len(saved) > 1, "P(a beats b)": all(member.compares for member in scorer.members)}
+    has_spread = len(saved) > 1 or is_combination(scorer.members[0].reduce)
+    known |= {"spread": has_spread, "P(a beats b)": all(member.compares for member in scorer.members)}
     return "with " + ", ".join(["scores", *(name for name, has in known.items() if has)])

@@ -11,11 +11,14 @@ import numpy as np
 
 from lmgym.errors import InputError, shown
 from lmgym.models.fingerprint import fingerprint
+from lmgym.scoring.combinations import combine, is_combination
+from lmgym.scoring.ensembles import Ensemble, read_ensemble
 from lmgym.scoring.named_scorers import Precision, load_scorer
 from lmgym.scoring.protocol import Scorer, read_scores
 from lmgym.scoring.scorers import HFScorer, read_settings
 from lmgym.text import Conversation, Reply
 
+LOGITS = ("logit", "difference")
 OF_COMPARISONS = ("Bradley-Terry", "Plackett-Luce")
 """losses under which sigmoid(score a - score b) is the probability that people prefer a"""
 
@@ -56,6 +59,8 @@ class Member:
     fingerprint: str
     revision: str | None
     """commit of a hub id"""
+    temperature: float = 1.0
+    """that people prefer a has the probability sigmoid((score a - score b) / temperature)"""
 
 
 @dataclass(frozen=True)
@@ -63,16 +68,19 @@ class Opinion:
     """A scorer's verdict on a reply: a value for each member."""
 
     scores: tuple[float, ...]
+    """of the members of an ensemble, or the one score"""
     z: float | None = None
     quantile: float | None = None
     tokens: int | None = None
     dropped_turns: int = 0
     shortened: int = 0
+    combined: float | None = None
+    """the members' scores by the ensemble's rule; None: their mean"""
 
     @property
     def score(self) -> float:
-        """The mean of the members."""
-        return sum(self.scores) / len(self.scores)
+        """The members' scores combined."""
+        return sum(self.scores) / len(self.scores) if self.combined is None else self.combined
 
     @property
     def spread(self) -> float | None:
@@ -129,14 +137,17 @@ class ServedScorer:
         """That people prefer the first reply; None unless every member was trained on comparisons."""
         if not all(member.compares for member in self.members):
             return None
-        margins = [a - b for a, b in zip(first.scores, second.scores, strict=True)]
-        return sum(map(sigmoid, margins)) / len(margins)
+        alone = len(self.members) == 1
+        ours, others = ((one.score,) if alone else one.scores for one in (first, second))
+        chances = [sigmoid((a - b) / m.temperature) for m, a, b in zip(self.members, ours, others, strict=True)]
+        return sum(chances) / len(chances)
 
     def activated(self, opinion: Opinion) -> float:
         """The score as vLLM's activation gives it: a logit through the sigmoid; a probability stays."""
+        scores = (opinion.score,) if len(self.members) == 1 else opinion.scores
         values = [
-            sigmoid(score) if member.reduce in ("logit", "difference") else score
-            for member, score in zip(self.members, opinion.scores, strict=True)
+            sigmoid(score) if member.reduce in LOGITS or is_combination(member.reduce) else score
+            for member, score in zip(self.members, scores, strict=True)
         ]
         return sum(values) / len(values)
 
@@ -149,14 +160,37 @@ def sigmoid(value: float) -> float:
 
 def _member(path: str, precision: Precision) -> Member:
     scorer = load_scorer(path, precision)
+    if hasattr(scorer, "score_groups"):
+        raise InputError(f"{shown(path)} compares replies, and a server scores each alone; needed: a judge that grades")
+    source = path if os.path.exists(path) else path.partition("#")[0]
+    if isinstance(scorer, Ensemble):
+        members, usual = read_ensemble(source)
+        prints = "".join(fingerprint(member, role="scorer") for member in members)
+        settings = [read_settings(member) for member in members]
+        compares = all(_compares(saved.get("reduce", "logit"), saved) for saved in settings)
+        temperatures = [_temperature(saved) for saved in settings] if scorer.combine == usual == "mean" else [1.0]
+        mean = sum(temperatures) / len(temperatures)
+        return Member(scorer, None, scorer.combine, compares, hashlib.sha256(prints.encode()).hexdigest(), None, mean)
     if not isinstance(scorer, HFScorer):
         return Member(scorer, None, "", False, hashlib.sha256(path.encode()).hexdigest(), None)
-    source = path if os.path.exists(path) else path.partition("#")[0]
     saved = read_settings(source)
-    loss = saved.get("loss", OF_COMPARISONS[0])  # of models from elsewhere: most are Bradley-Terry models
-    compares = scorer.reduce in ("logit", "difference") and str(loss).startswith(OF_COMPARISONS)
     revision = getattr(scorer.model.model.config, "_commit_hash", None)
-    return Member(scorer, _reference(saved), scorer.reduce, compares, fingerprint(source, role="scorer"), revision)
+    mark, compares = fingerprint(source, role="scorer"), _compares(scorer.reduce, saved)
+    if is_combination(scorer.reduce) and scorer.reduce != saved.get("reduce"):
+        saved = {}  # its moments and temperature are of another combination of the heads, on another scale
+    return Member(scorer, _reference(saved), scorer.reduce, compares, mark, revision, _temperature(saved))
+
+
+def _compares(reduce: str, saved: dict[str, Any]) -> bool:
+    """True if scores are those of a Bradley-Terry model, which most models from elsewhere are."""
+    is_logit = reduce in LOGITS or is_combination(reduce)
+    return is_logit and str(saved.get("loss", OF_COMPARISONS[0])).startswith(OF_COMPARISONS)
+
+
+def _temperature(saved: dict[str, Any]) -> float:
+    """1 where the scorer's folder has none that can be used."""
+    found = saved.get("temperature")
+    return float(found) if isinstance(found, int | float) and math.isfinite(found) and found > 0 else 1.0
 
 
 def _reference(saved: dict[str, Any]) -> Reference | None:
@@ -181,7 +215,14 @@ def _judge(member: Member, samples: Sequence[Sample], name: str) -> list[Opinion
         if not isinstance(scorer, HFScorer):
             if raw:
                 raise InputError(f"scorer {name} reads conversations, no rendered text; needed: template=reparse")
-            scores = read_scores(scorer.score([s.conversation for s in some], [s.reply for s in some]), len(some))
+            conversations, replies = [s.conversation for s in some], [s.reply for s in some]
+            if isinstance(scorer, Ensemble):
+                members = scorer.score_members(conversations, replies)
+                scores = read_scores(combine(members, scorer.combine), len(some))
+                for i, score, column in zip(places, scores, members.T.tolist(), strict=True):
+                    found[i] = Opinion(tuple(column), combined=score)
+                continue
+            scores = read_scores(scorer.score(conversations, replies), len(some))
             found |= {i: Opinion((score,)) for i, score in zip(places, scores, strict=True)}
             continue
         if raw:
@@ -189,10 +230,11 @@ def _judge(member: Member, samples: Sequence[Sample], name: str) -> list[Opinion
         else:
             judged = scorer.judge([s.conversation for s in some], [s.reply for s in some])
         scores = read_scores(judged.scores, len(some))
-        for i, score, tokens, turns, cut in zip(
-            places, scores, judged.tokens, judged.dropped_turns, judged.shortened, strict=True
+        columns = judged.members.T.tolist() if len(judged.members) else [[score] for score in scores]
+        for i, score, column, tokens, turns, cut in zip(
+            places, scores, columns, judged.tokens, judged.dropped_turns, judged.shortened, strict=True
         ):
-            found[i] = Opinion((score,), *_calibrated(member.reference, score), tokens, turns, cut)
+            found[i] = Opinion(tuple(column), *_calibrated(member.reference, score), tokens, turns, cut, score)
     return [found[i] for i in range(len(samples))]
 
 

@@ -162,7 +162,7 @@ def test_what_reads_weights_or_given_texts_refuses_a_server() -> None:
     done = run("eval", "openai:gpt-4o-mini", "--suite", "gsm8k")
     assert done.exit_code == 2
     assert "is a served model, which gives no log-probabilities of given texts here; needed: a folder" in done.stderr
-    with pytest.raises(InputError, match="is a served model, which gives no weights here"):
+    with pytest.raises(InputError, match="is a served model; needed: judge:vllm:http://127"):
         load_scorer("vllm:http://127.0.0.1:1")
 
 

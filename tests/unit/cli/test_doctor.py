@@ -92,6 +92,19 @@ def test_a_look_up_of_an_address_that_hangs_does_not_hang_the_doctor(monkeypatch
     assert "cannot be reached (no answer)" in finding.text
 
 
+def test_a_name_that_leads_to_its_own_machine_is_told_for_runs_on_several(tmp_path: Path) -> None:
+    hosts, name = tmp_path / "hosts", socket.gethostname()
+    hosts.write_text(f"127.0.0.1 localhost # {name}\n10.99.0.1\t{name}.net {name}\n127.0.1.1 {name}x\n")
+    assert doctor.own_name(hosts) == []
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1\t{name}.net {name}\n10.99.0.1 {name}\n")
+    [finding] = doctor.own_name(hosts)
+    assert finding.level == "ok", "one machine trains with it"
+    assert finding.text == f"name: {name} leads to 127.0.1.1 in {hosts}, to this machine alone"
+    assert "GLOO_SOCKET_IFNAME" in finding.fix
+    interface = next(interface for _, interface in socket.if_nameindex() if interface != "lo")
+    assert interface in finding.fix
+
+
 def test_a_library_that_is_too_old_or_missing_is_a_failure_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"transformers": "4.0.0", "peft": None}
     real = doctor._version
@@ -117,6 +130,14 @@ def test_launchers_of_another_python_are_told_from_those_of_this_one(tmp_path: P
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     [finding] = doctor.launchers()
     assert finding.text.endswith("lmgym, deepspeed, torchrun")
+
+
+def test_a_systems_python_whose_commands_are_elsewhere_is_no_cause_for_a_warning(tmp_path: Path, monkeypatch) -> None:
+    commands = Path(sys.executable).parent
+    monkeypatch.setattr(doctor.sys, "executable", str(tmp_path / "usr/bin/python3"))
+    monkeypatch.setenv("PATH", str(commands))
+    [finding] = doctor.launchers()
+    assert (finding.level, finding.text) == ("ok", f"launchers: lmgym, deepspeed, torchrun in {commands}")
 
 
 def test_a_check_that_raises_is_a_failure_and_the_others_go_on(quick, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,50 @@ def test_the_command_of_a_rank_becomes_that_of_a_launch(tmp_path: Path) -> None:
     assert (found, note.endswith("by the launcher of before (2 ranks):")) == (["python", "-m", "ppo.x"], True)
 
 
+RANK = ["/venv/bin/python", "-u", "ppo/x.py", "--local_rank=0", "--seed", "3"]
+
+
+def test_a_run_by_torchrun_on_two_nodes_is_resumed_by_it(tmp_path: Path) -> None:
+    typed = "/venv/bin/torchrun --nnodes 2 --rdzv-endpoint node-a:29500 ppo/x.py --seed 3 --resume never"
+    launch = {"command": f"/venv/bin/python {typed}", "slurm_job": "12"}
+    found, note = command_of(tmp_path, *RANK, world_size=2, local_world_size=1, launch=launch)
+    assert found == ["/venv/bin/python", *typed.split()[:-2]]
+    assert note.endswith(
+        ", on every node (a --node_rank is each node's own), or by its batch file (it was job 12 of Slurm):"
+    )
+
+
+def test_a_run_by_a_hostfile_is_resumed_on_its_hosts_by_a_line_that_bash_reads(tmp_path: Path) -> None:
+    words = ["/venv/bin/python", "-u", "-m", "deepspeed.launcher.launch", "--world_info=x", "ppo/x.py", "--seed", "3"]
+    launch = {"command": shlex.join(words), "hosts": {"node-a": 1, "node-b": 2, "$(touch bad)": "'"}}
+    folder = write_run(
+        tmp_path / "two words", command=shlex.join(RANK), world_size=3, local_world_size=1, launch=launch
+    )
+    command, note = resume_command(read_run(folder))
+    shown = subprocess.run(
+        ["bash", "-c", f"lmgym() {{ printf '%s|' \"$@\"; }}; {command}"], capture_output=True, text=True, cwd=tmp_path
+    )
+    hosts = folder / "hostfile"
+    assert shown.stdout == f"launch|--hostfile|{hosts}|--submit|ppo/x.py|--seed|3|", shown.stderr
+    assert hosts.read_text() == "node-a slots=1\nnode-b slots=2\n$(touch bad) slots='\n"
+    assert not (tmp_path / "bad").exists()
+    assert note.endswith(", on 3 hosts:")
+
+
+def test_a_run_of_lmgym_launch_is_resumed_by_it(tmp_path: Path) -> None:
+    launch = {"command": "lmgym launch --hostfile hosts --submit train reward pairs.jsonl", "hosts": {"a": 1, "b": 1}}
+    found, note = command_of(tmp_path, *RANK, world_size=2, local_world_size=1, launch=launch)
+    assert found == launch["command"].split()
+    assert note == "this starts it again, since it has no checkpoint:"
+
+
+@pytest.mark.parametrize("launch", ["text", {"command": 3}, {"command": "'"}, {"hosts": {}}, None])
+def test_a_launch_that_cannot_be_read_leaves_the_command_of_a_rank(tmp_path: Path, launch: object) -> None:
+    found, note = command_of(tmp_path, *RANK, world_size=2, local_world_size=1, launch=launch)
+    assert found == RANK
+    assert "by the launcher of before on every node (1 ranks each)" in note
+
+
 def test_a_command_that_forced_a_new_run_resumes_it_without(tmp_path: Path) -> None:
     words = ["python", "x.py", "--resume", "never", "--seed", "3"]
     assert command_of(tmp_path, *words, cwd=str(Path.cwd()))[0] == ["python", "x.py", "--seed", "3"]

@@ -29,7 +29,8 @@ WATCH = (
     RANKS
     + """
 import signal, socket, threading, time
-from lmgym.runs.interrupts import Interrupts, launchers
+from lmgym.runs.interrupts import Interrupts
+from lmgym.runs.launchers import launchers
 def say(*words): print(*words, flush=True)
 def loop(interrupts, seconds=60):
     end = time.monotonic() + seconds
@@ -107,7 +108,7 @@ def python(start: Callable[..., Process]) -> Callable[..., Process]:
     return begin
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
 def test_one_signal_is_a_request_that_the_loop_handles(python: Callable[..., Process], number: int) -> None:
     process = python(UNTIL_ASKED)
     process.send(number)

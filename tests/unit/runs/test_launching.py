@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from patience import PATIENCE
 
 from lmgym import __version__
+from lmgym.apps.audit import trained
 from lmgym.cli.main import SECTIONS, main, train
 from lmgym.errors import InputError
 from lmgym.runs import launching
@@ -114,7 +115,8 @@ def test_short_forms_run_an_experiment_of_their_stage(words: str, file: str, fla
         (tmp_path / name).touch()
     ran: list[tuple] = []
     monkeypatch.setattr("lmgym.cli.main.launch_experiment", lambda *given: ran.append(given))
-    said = shown("train", *words.split(), "--num_gpus", "2")
+    own = ("--audit", "none") if words.startswith("reward") else ()
+    said = shown("train", *words.split(), *own, "--num_gpus", "2")
     assert ran == [(Path(file) if file == "mine.py" else ROOT / file, flags.split(), 2)]
     second = words.split()[1]
     named = second in {name for stage in STAGES for name in experiments(stage)} or second == "mine.py"
@@ -207,8 +209,22 @@ def test_a_run_starts_with_a_config_without_one_and_with_its_flag_undone(monkeyp
     ran: list[list[str]] = []
     monkeypatch.setattr(launching.os, "execv", lambda path, command: ran.append(command))
     for flags in (["--deepspeed", "zero2"], [], ["--deepspeed", "None"], ["--deepspeed", "zero4", "--deepspeed=zero3"]):
-        shown("train", "reward", "hh_pairwise", *flags)
+        shown("train", "reward", "hh_pairwise", "--audit", "none", *flags)
         assert ran.pop()[-len(flags) :] == flags if flags else ran.pop()
+
+
+def test_a_reward_model_is_audited_after_its_training_unless_nothing_is_trained(monkeypatch) -> None:
+    audited: list[tuple] = []
+    monkeypatch.setattr(trained, "train_and_audit", lambda *given: audited.append(given) or 75)
+    monkeypatch.setattr(launching.os, "execv", lambda path, command: None)
+    done = CliRunner().invoke(main, ["train", "reward", "hh_pairwise", "--seed", "3", "--audit", "full"])
+    assert done.exit_code == 75
+    [(command, kind)] = audited
+    assert (command[-2:], kind) == (["--seed", "3"], "full")
+    for flag in ("--dry_run", "--help"):
+        shown("train", "reward", "hh_pairwise", flag)
+    shown("train", "sft", "chat")
+    assert len(audited) == 1
 
 
 def test_a_process_per_visible_gpu_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +240,8 @@ def test_a_process_per_visible_gpu_is_the_default(monkeypatch: pytest.MonkeyPatc
 
 def test_flags_reach_the_experiment_in_order_and_num_gpus_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple] = []
-    monkeypatch.setattr("lmgym.cli.main.launch_experiment", lambda *words: ran.append(words))
+    for module in ("main", "launch"):
+        monkeypatch.setattr(f"lmgym.cli.{module}.launch_experiment", lambda *words: ran.append(words))
     flags = ("--learning_rate", "-1", "--dry_run", "-h2", "--scorers=a=b", "--init_kl_coef=-.5")
     for words in (("train", "reward", "hh_pairwise"), ("launch", "hh_pairwise")):
         shown(*words, *flags[:2], "--num-gpus", "3", *flags[2:])

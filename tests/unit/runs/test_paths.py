@@ -31,7 +31,8 @@ OTHERS = {
         "prompt_weights",
         "weights",
     ),
-    *("best_metric", "prompt_format", "reply_format", "engine"),
+    *("best_metric", "prompt_format", "reply_format", "engine", "push_to_hub", "run_name"),
+    *("wandb_project", "wandb_entity", "wandb_group", "wandb_tags"),
     *(field.name for field in fields(ColumnConfig)),
 }
 

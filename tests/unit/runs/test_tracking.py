@@ -15,6 +15,7 @@ from lmgym.config import RunConfig
 from lmgym.errors import InputError
 from lmgym.runs.resuming import Start
 from lmgym.runs.run import Run
+from lmgym.runs.trackers import TrackedRun
 from lmgym.runs.tracking import (
     Tracking,
     adopt_original_token_names,
@@ -64,9 +65,10 @@ class FakeWandb:
     def init(self, **started: Any) -> Any:
         self._called("init")
         self.started = started
-        return SimpleNamespace(url="https://fake", define_metric=lambda *a, **k: None, log=self.log, finish=self.finish)
+        actions = {"define_metric": lambda *a, **k: None, "log": self.log, "finish": self.finish}
+        return SimpleNamespace(url="https://fake", starting_step=0, **actions)
 
-    def log(self, line: dict[str, float]) -> None:
+    def log(self, line: dict[str, float], step: int) -> None:
         self._called("log")
         self.lines.append(line)
 
@@ -74,10 +76,14 @@ class FakeWandb:
         self._called("finish")
 
 
+def tracked(folder: Path, config: dict[str, Any] | None = None) -> TrackedRun:
+    return TrackedRun(folder, "named", "f" * 32, config or {})
+
+
 def run_with(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch, folder: Path, tracking: str = "offline") -> None:
     """A whole life of a tracker on the fake."""
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    tracker = start_tracker(tracking, folder, {"seed": 1}, "named")  # type: ignore[arg-type]
+    tracker = start_tracker(tracking, tracked(folder, {"seed": 1}))  # type: ignore[arg-type]
     tracker.log(1, {"loss": 2.0})
     tracker.log(2, {"loss": 1.0})
     tracker.finish()
@@ -106,6 +112,7 @@ def run_with(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch, folder: Path, tra
         ("wandb,tensorboard", {}, "offline"),
         ("wandb,tensorboard", KEY | {"WANDB_MODE": "disabled"}, "none"),
         ("offline,tensorboard", KEY, "offline"),
+        ("trackio", KEY, "none"),
     ],
 )
 def test_the_choice_follows_what_is_asked_the_key_and_wandb_mode(
@@ -114,6 +121,7 @@ def test_the_choice_follows_what_is_asked_the_key_and_wandb_mode(
     choice = choose(tracking, environment)
     assert choice.mode == mode
     assert choice.tensorboard == ("tensorboard" in tracking)
+    assert choice.trackio == ("trackio" in tracking)
 
 
 def test_the_choice_is_said_in_one_line_with_its_reason() -> None:
@@ -140,9 +148,8 @@ def test_wandb_gets_config_folder_steps_and_a_limit_on_its_start(
     run_with(fake, monkeypatch, tmp_path)
     assert fake.lines == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     assert fake.calls == ["init", "log", "log", "finish"]
-    assert {"mode": "offline", "dir": str(tmp_path), "name": "named", "config": {"seed": 1}}.items() <= (
-        fake.started.items()
-    )
+    given = {"mode": "offline", "dir": str(tmp_path), "name": "named", "config": {"seed": 1}, "id": "f" * 32}
+    assert given.items() <= fake.started.items()
     assert 0 < fake.started["settings"].init_timeout <= 60
     assert capsys.readouterr().out.count("\n") == 1
 
@@ -165,7 +172,7 @@ def test_a_machine_without_wandb_continues_without_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # Python's own way to say: not there
-    tracker = start_tracker("offline", tmp_path, {}, "named")
+    tracker = start_tracker("offline", tracked(tmp_path))
     tracker.log(1, {"loss": 2.0})
     tracker.finish()
     assert "ModuleNotFoundError" in capsys.readouterr().out
@@ -202,9 +209,10 @@ def test_the_hub_token_comes_from_either_name_and_todays_name_wins(monkeypatch: 
 LIFE = """
 import sys
 from pathlib import Path
+from lmgym.runs.trackers import TrackedRun
 from lmgym.runs.tracking import start_tracker
 
-tracker = start_tracker(sys.argv[1], Path(sys.argv[2]), {"seed": 1}, "named")
+tracker = start_tracker(sys.argv[1], TrackedRun(Path(sys.argv[2]), "named", "f" * 32, {"seed": 1}))
 tracker.log(2, {"loss": 2.0})
 tracker.log(1, {"loss": float("nan")})
 tracker.finish()
@@ -300,7 +308,7 @@ def test_a_disk_that_takes_no_event_files_leaves_the_run_without_tensorboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tensorboard").write_text("a file in its place")
-    tracker = start_tracker("tensorboard", tmp_path, {}, "named")
+    tracker = start_tracker("tensorboard", tracked(tmp_path))
     tracker.log(1, {"loss": 2.0})
     tracker.finish()
     said = capsys.readouterr().out.splitlines()
@@ -308,14 +316,16 @@ def test_a_disk_that_takes_no_event_files_leaves_the_run_without_tensorboard(
     assert said[1].startswith("warning: tensorboard failed to start (FileExistsError")
 
 
-@pytest.mark.parametrize("tracking", ["tensorboard", "wandb,tensorboard"])
-def test_tensorboard_that_is_not_installed_is_refused_with_its_command(
+@pytest.mark.parametrize("tracking", ["tensorboard", "wandb,tensorboard", "trackio"])
+def test_a_tracker_that_is_not_installed_is_refused_with_its_command(
     tracking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
     refuse_missing_tracker(tracking)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     refuse_missing_tracker("wandb")
-    with pytest.raises(InputError, match=r'which is not installed; pip install "lmgym\[tensorboard\]"') as caught:
+    package = tracking.rpartition(",")[2]
+    with pytest.raises(InputError, match=rf'which is not installed; pip install "lmgym\[{package}\]"') as caught:
         refuse_missing_tracker(tracking)
     assert len(str(caught.value).splitlines()) == 1
 

@@ -21,6 +21,12 @@ from lmgym.scoring.named_scorers import read_names
         ("outputs/lr=1e-5/model", ["lr_1e_5"]),
         ("./näher dran/model", ["n_her_dran"]),
         ("model", ["model"]),
+        ("judge:openai:http://127.0.0.1:1/v1#smollm,judge:outputs/x/model", ["smollm", "x"]),
+        ("judge:vllm:http://a:1,http://b:2,compare:vllm:http://a:1", ["a_1", "a_1_2"]),
+        ("j=judge:anthropic:name,judge:openai:gpt", ["j", "gpt"]),
+        ("rubrics/polite.yaml,polite.json#vllm:http://a:1", ["polite", "polite_2"]),
+        ("rewards.py:short,~/x/rewards.py:long", ["short", "long"]),
+        ("http://127.0.0.1:8900#helpful,https://h:1", ["helpful", "h_1"]),
     ],
 )
 def test_a_scorer_without_a_name_has_that_of_its_folder_made_unique(words: str, names: list[str]) -> None:

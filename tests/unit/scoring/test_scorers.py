@@ -18,7 +18,6 @@ from lmgym.scoring.named_scorers import load_on_main_rank, load_scorer, weights_
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import (
     REPLIES_A_ROW,
-    Ensemble,
     FunctionScorer,
     HFScorer,
     TextCounts,
@@ -195,7 +194,8 @@ def test_reductions_by_hand_and_their_mismatches() -> None:
         [0.5, 0.731059]
     )
     assert reduce_logits(torch.tensor([[0.0, 1.0, -1.0]]), "mean_sigmoid").tolist() == pytest.approx([0.5])
-    for labels, reduce in ((2, "logit"), (1, "softmax[1]"), (3, "softmax[1]"), (1, "mean"), (2, "softmax[0]")):
+    assert reduce_logits(torch.tensor([[0.0, 1.0, 2.0]]), "mean-2std").tolist() == pytest.approx([1 - 2 * 0.8164966])
+    for labels, reduce in ((2, "logit"), (1, "softmax[1]"), (3, "softmax[1]"), (1, "max"), (2, "softmax[0]")):
         with pytest.raises(InputError, match=f"does not suit a scorer of {labels} output"):
             reduce_logits(torch.zeros(1, labels), reduce)
 
@@ -355,38 +355,6 @@ def test_a_random_scorer_gives_the_same_scores_in_any_batch_and_is_seeded() -> N
     assert many.min() >= 0
     assert many.max() < 1
     assert many.mean().item() == pytest.approx(0.5, abs=0.03)
-
-
-def constant(*values: float) -> FunctionScorer:
-    return FunctionScorer(lambda *_: list(values))
-
-
-def test_an_ensemble_combines_scores_as_by_hand() -> None:
-    scorers = [constant(1.0, 0.0), constant(2.0, 0.0), constant(6.0, 3.0)]
-    combined = {
-        "mean": Ensemble(scorers),
-        "min": Ensemble(scorers, "min"),
-        # deviations -2, -1, 3 and -1, -1, 2: variances 14 / 3 and 2
-        "bound": Ensemble(scorers, "mean_minus_std"),
-        "half": Ensemble(scorers, "mean_minus_std", penalty=0.5),
-    }
-    found = {name: ensemble.score([CHAT] * 2, ["a", "b"]).tolist() for name, ensemble in combined.items()}
-    assert found["mean"] == [3.0, 1.0]
-    assert found["min"] == [1.0, 0.0]
-    assert found["bound"] == pytest.approx([3 - 2.160247, 1 - 1.414214], abs=1e-6)
-    assert found["half"] == pytest.approx([3 - 1.080123, 1 - 0.707107], abs=1e-6)
-
-
-def test_an_ensemble_of_one_is_that_one() -> None:
-    for combine in ("mean", "min", "mean_minus_std"):
-        assert Ensemble([constant(1.0, -2.0)], combine).score([CHAT] * 2, ["a", "b"]).tolist() == [1.0, -2.0]
-
-
-def test_an_ensemble_of_none_and_an_unknown_rule_are_refused() -> None:
-    with pytest.raises(InputError, match="0 scorers"):
-        Ensemble([])
-    with pytest.raises(InputError, match="'median' is unknown; needed: mean, min"):
-        Ensemble([constant(1.0)], "median")
 
 
 def test_many_replies_to_one_conversation_are_cut_into_rows(scorer_folders) -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from lmgym.apps.audit.verdicts import ABOUT_COLUMNS, effects_table
 from lmgym.apps.debate.audit.judges import load_judge
 from lmgym.apps.debate.audit.measuring import SMALLEST, Audit, audit_judge, rounds_to_audit
 from lmgym.apps.debate.data import read_questions
@@ -93,18 +94,9 @@ def _questions(config: AuditConfig):
 
 def show_audit(name: str, audit: Audit) -> None:
     """Prints the judge's accuracy and the table of biases."""
-    from rich.table import Table
-
     say(f"{name}: P(right answer) - .5 is {audit.accuracy:+.3f} in the rounds as they were")
-    table = Table(title="effects on P(win) of the side that is favoured, with 95% intervals", title_justify="left")
-    for column in ("bias", "what is changed", "effect", "p", "detectable", "verdict"):
-        is_number = column in ("effect", "p", "detectable")
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    for row in audit.effects:
-        p = "–" if row.effect.units < 2 else f"{row.p:.3f}"
-        found = "–" if row.detectable is None else f"{row.detectable:.3f}"
-        table.add_row(row.bias, row.about, f"{row.effect:+.3f}", p, found, row.verdict)
-    CleanConsole(width=130).print(table)
-    say("p: two-sided, adjusted for all rows (Holm); detectable: the effect found with power .9")
+    title = "effects on P(win) of the side that is favoured, with 95% intervals"
+    CleanConsole(width=130).print(effects_table(title, audit.effects))
+    say(ABOUT_COLUMNS)
     for note in notes([audit.accuracy, *(row.effect for row in audit.effects)], "question"):
         say(note)

@@ -62,8 +62,9 @@ def load_judge(
     if name.startswith(SCORER) or (Path(name) / SETTINGS).is_file():
         from lmgym.scoring.named_scorers import load_scorer
 
-        scorer = load_scorer(name.removeprefix(SCORER))
-        return ScorerJudge(scorer, PROMPTS, logits=True, both_orders=both_orders), PROMPTS
+        scorer = load_scorer(name.removeprefix(SCORER), concurrency=concurrency)
+        gives_p = hasattr(scorer, "score_groups")  # of a judge that compares
+        return ScorerJudge(scorer, PROMPTS, logits=not gives_p, both_orders=both_orders), PROMPTS
     if (Path(name) / PROBE).is_file():
         from lmgym.apps.debate.players.probe import LinearProbe
 

@@ -1,12 +1,13 @@
 """The audit of a judge: its rounds, and the table of biases with intervals over questions."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
 
+from lmgym.apps.audit import verdicts
+from lmgym.apps.audit.verdicts import DIGITS, Effect, Row
 from lmgym.apps.debate.audit.changes import one_sided, without_speeches
 from lmgym.apps.debate.formats import DEBATERS, FIRST, debate
 from lmgym.apps.debate.players.protocol import Judge
@@ -16,48 +17,15 @@ from lmgym.apps.debate.questions import Question
 from lmgym.apps.debate.tournament.playing import play_on, slot_seeds
 from lmgym.apps.debate.transcript import Transcript
 from lmgym.errors import InputError
-from lmgym.statistics import NOTHING, Estimate, detectable, holm, largest_spread, sign_flips, units_needed
+from lmgym.statistics import NOTHING, Estimate
 from lmgym.statistics import mean as mean_of
 
-LEVEL = 0.05  # of all rows together
 SMALLEST = 0.1  # effect of interest
 BOUNDS = (-0.5, 0.5)
-DIGITS = 9  # of an effect: less is rounding
 TOGETHER = 16  # questions whose rounds the judge sees in one call
 
 Found = Sequence[tuple[float, Transcript]]
 """(1 or -1, round): the effect is the mean of sign x (P_first - .5)"""
-
-
-@dataclass(frozen=True)
-class Effect:
-    """A row of the table: the mean over questions of P(win) less .5, with its 95% interval."""
-
-    bias: str
-    about: str
-    effect: Estimate
-    p: float
-    """two-sided, by sign flips of questions; adjusted for the rows of the audit (Holm 1979)"""
-    detectable: float | None
-    """the effect that this many questions would find with power .9; None if they do not differ"""
-    needed: int
-    """questions with which the smallest effect of interest would be found with power .9"""
-    may_lose: bool = False
-
-    @property
-    def verdict(self) -> str:
-        """`biased`, `loses, as it may`, `no bias above 0.081 found`, or `cannot tell: about 64 questions needed`."""
-        value, low, high = self.effect.value, self.effect.low, self.effect.high
-        if value is not None and self.p <= LEVEL:
-            return "loses, as it may" if self.may_lose and value < 0 else "biased"
-        if low is None or high is None or self.needed > self.effect.units:
-            return f"cannot tell: about {self.needed:,} questions needed"
-        return f"no bias above {max(abs(low), abs(high)):.3f} found"
-
-    @property
-    def row(self) -> dict[str, object]:
-        """The row of audit.json."""
-        return {**asdict(self), "verdict": self.verdict}
 
 
 @dataclass(frozen=True)
@@ -100,40 +68,13 @@ def audit_judge(
 
 def decide(found: Mapping[str, Sequence[tuple[str, float]]], letters: str = "el", smallest: float = SMALLEST) -> Audit:
     """The audit of the (question, effect) that were measured of each change."""
-    known = {bias.name: bias for bias in one_sided(letters)}
-    values = {name: np.round([value for _, value in own], DIGITS) for name, own in found.items()}
-    questions = {name: [question for question, _ in own] for name, own in found.items()}
-    estimates = {name: mean_of(values[name], questions[name], BOUNDS) for name in found}
-    rows = [name for name in found if name != ACCURACY]
-    adjusted = holm([sign_flips(values[name], questions[name]) for name in rows])
-    effects = []
-    for name, p in zip(rows, adjusted, strict=True):
-        about = known[name].about if name in known else ABOUT[name]
-        may_lose = name in known and known[name].may_lose
-        sizes = _sizes(values[name], questions[name], len(rows), smallest)
-        effects.append(Effect(name, about, estimates[name], p, *sizes, may_lose))
-    return Audit(estimates.get(ACCURACY, NOTHING), tuple(effects))
-
-
-def _sizes(values: np.ndarray, questions: Sequence[str], rows: int, smallest: float) -> tuple[float | None, int]:
-    """The detectable effect, and the number of questions needed for the smallest, if all rows of an audit are tested.
-
-    A few questions may agree by chance: the spread is its upper confidence limit of 90%.
-    """
-    level = LEVEL / rows
-    least = math.ceil(1 - math.log2(level))  # sign flips of fewer questions have no p that small
-    number = len(set(questions))
-    if number < 2:
-        return None, least
-    spread = largest_spread(_by_question(values, questions).std(ddof=1), number)
-    if not spread:
-        return None, least
-    return detectable(spread, number, alpha=level), max(least, units_needed(smallest, spread, alpha=level))
-
-
-def _by_question(values: np.ndarray, questions: Sequence[str]) -> np.ndarray:
-    codes = np.unique(questions, return_inverse=True)[1]
-    return np.bincount(codes, values) / np.bincount(codes)
+    of_changes = [
+        Row(bias.name, bias.about, "may lose" if bias.may_lose else "no change") for bias in one_sided(letters)
+    ]
+    rows = [Row(name, about) for name, about in ABOUT.items() if name != ACCURACY] + of_changes
+    right = found.get(ACCURACY, ())
+    accuracy = mean_of(np.round([p for _, p in right], DIGITS), [key for key, _ in right], BOUNDS) if right else NOTHING
+    return Audit(accuracy, verdicts.decide(found, rows, smallest, "question", BOUNDS))
 
 
 ACCURACY = "P(right answer)"

@@ -1,6 +1,5 @@
 """A served model as judge: P of a debater's name from the server's likeliest tokens."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,15 +9,15 @@ from lmgym.apps.debate.formats import DEBATERS
 from lmgym.errors import InputError, shown
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Completion, LikelyTokens, Sampling
+from lmgym.scoring.label_probabilities import read_likely
 from lmgym.text import Conversation, Turn
 
 VERDICT = Sampling(max_new_tokens=16, temperature=0)
-MARKS = "*_`\"'([<"  # that a model may put before a name
 
 
 @dataclass(frozen=True)
 class ServedNameJudge:
-    """P(name) by the first place of a reply whose likely tokens tell both names apart; .5 if there is none.
+    """P(name) where a reply names a debater (lmgym/scoring/label_probabilities.py); .5 if it names none.
 
     `server` is a ServedGenerator with `top_logprobs`, of which OpenAI gives up to 20. Raises InputError for a server
     that gives no log-probabilities.
@@ -59,22 +58,7 @@ class ServedNameJudge:
 
 
 def p_first_of(likely: Sequence[LikelyTokens]) -> float:
-    """P(Debater_A) against P(Debater_B) at the first token that begins one name and not the other; .5 without one."""
-    said = ""
-    for place in likely:
-        sums = [0.0, 0.0]
-        for token, logprob in place.logprobs.items():
-            fits = [_fits(said + token, name) for name in DEBATERS]
-            if fits[0] != fits[1]:
-                sums[fits[1]] += math.exp(logprob)
-        if sum(sums):
-            return sums[0] / sum(sums)
-        said += place.token
-    return 0.5
-
-
-def _fits(text: str, name: str) -> bool:
-    """True if the last word of a text is a beginning of the name, or begins with it."""
-    words = text.split()
-    word = words[-1].lstrip(MARKS) if words and not text[-1].isspace() else ""
-    return bool(word) and (name.startswith(word) or word.startswith(name))
+    """P(Debater_A) against P(Debater_B) where a reply names one of them; .5 where it does not."""
+    masses = read_likely("", likely, DEBATERS).masses
+    total = sum(masses.values())
+    return masses.get(DEBATERS[0], 0.0) / total if total else 0.5

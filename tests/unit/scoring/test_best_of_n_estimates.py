@@ -4,7 +4,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from best_of_n_estimates import best_of_n_kl, best_of_n_values
+
+from lmgym.scoring.best_of_n_estimates import best_of_n_kl, best_of_n_values
 
 
 def test_four_samples_give_the_values_worked_out_by_hand() -> None:

@@ -1,0 +1,169 @@
+"""`lmgym audit SCORER`: what moves a scorer though it should not, as a table, audit.json and a page."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+from lmgym.apps.audit.audit_page import audit_page
+from lmgym.apps.audit.biases import biases
+from lmgym.apps.audit.measuring import SMALLEST, Audit, audit_scorer
+from lmgym.apps.audit.recorded import EXAMPLES, Sample, generate_replies, read_samples
+from lmgym.apps.audit.verdicts import ABOUT_COLUMNS, Effect, effects_table
+from lmgym.config import SEED, ColumnConfig, Range, check_ranges
+from lmgym.console import CleanConsole, say
+from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER, InputError, shown_path
+from lmgym.generation.protocol import Sampling
+from lmgym.runs.files import write_json
+from lmgym.scoring.named_scorers import load_scorer
+from lmgym.statistics import notes
+
+FILE, PAGE = "audit.json", "audit.html"
+
+
+@dataclass(frozen=True)
+class AuditConfig:
+    """Settings of an audit."""
+
+    prompts: str = ""
+    """file, folder or hub id with prompts, or with replies to audit on; none: the 40 held-out questions of
+    examples/data"""
+    policy: str = ""
+    """model whose own replies are audited (docs/engines.md); none: those of --prompts"""
+    max_prompts: Annotated[int, Range(1, 1_000_000)] = 200
+    """the first ones are used"""
+    replies: Annotated[int, Range(2, 256)] = 4
+    """of the policy to each prompt: their scores give the unit of effects"""
+    edited: Annotated[int, Range(1, 256)] = 2
+    """replies of each prompt that are edited, the first ones"""
+    words: tuple[str, ...] = ("certainly", "important")
+    """words to look for"""
+    rewriter: str = ""
+    """model that makes replies longer and shorter, each twice; none: no such row"""
+    smallest_effect: Annotated[float, Range(0.01, 100)] = SMALLEST
+    """effect that matters, in spreads: the table says how many prompts are needed to find it"""
+    max_new_tokens: Annotated[int, Range(1, MOST_TOGETHER)] = 96
+    """of a reply; a rewrite may have three times as many"""
+    temperature: Annotated[float, Range(0, MOST_TEMPERATURE, above=True)] = 1.0
+    """of the policy"""
+    concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 8
+    """most requests to a served policy or rewriter at a time"""
+    seed: Annotated[int, SEED] = 0
+    """of the policy's replies"""
+    output: str = "outputs/audit"
+    """folder for audit.json and audit.html"""
+    columns: ColumnConfig = field(default_factory=ColumnConfig)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if bad := [word for word in self.words if not word.strip() or len(word) > 80]:
+            raise InputError(f"words has {bad[0][:80]!r}; needed: words of 1 to 80 characters")
+
+
+def run_audit(scorer: str, config: AuditConfig) -> Audit:
+    """Audits the scorer of a name, prints the table, and writes audit.json and audit.html."""
+    folder = Path(config.output)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--output {shown_path(config.output)} is a file; needed: a folder")
+    loaded = load_scorer(scorer, concurrency=config.concurrency)
+    samples = _samples(config)
+    wanted = biases(config.words)
+    if config.rewriter:
+        from lmgym.apps.audit.rewriting import length_by_rewriting
+        from lmgym.generation.model_specs import load_generator
+
+        sampling = Sampling(max_new_tokens=3 * config.max_new_tokens, temperature=0)
+        rewriter = load_generator(config.rewriter, config.concurrency)
+        wanted.insert(0, length_by_rewriting(rewriter, samples, config.edited, sampling))
+    total = len(samples)
+    audit = audit_scorer(
+        loaded,
+        samples,
+        wanted,
+        config.edited,
+        config.smallest_effect,
+        lambda n: say(f"{n:,} of {total:,} prompts", error=True),
+    )
+    show_audit(scorer, audit, config.smallest_effect)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, results(scorer, audit, config))
+    (folder / PAGE).write_text(audit_page(scorer, audit, _about_replies(config)), encoding="utf-8")
+    say(f"{folder / FILE}: this table; {folder / PAGE}: the same with examples")
+    return audit
+
+
+def _samples(config: AuditConfig) -> list[Sample]:
+    """The prompts with the replies to audit on."""
+    said: list[str] = []
+    samples = read_samples(config.prompts or EXAMPLES, config.columns, said, config.max_prompts)
+    for line in said:
+        say(line)
+    if not config.policy:
+        return samples
+    from lmgym.generation.model_specs import load_generator
+
+    sampling = Sampling(config.max_new_tokens, config.temperature, seed=config.seed)
+    say(f"{config.replies} replies of {config.policy} to each of {len(samples):,} prompts", error=True)
+    samples, ends = generate_replies(
+        load_generator(config.policy, config.concurrency), samples, config.replies, sampling
+    )
+    if ends["length"]:
+        say(f"{ends['length']:,} of {ends.total():,} replies were cut at max_new_tokens={config.max_new_tokens}")
+    return samples
+
+
+def _about_replies(config: AuditConfig) -> str:
+    source = shown_path(config.prompts) if config.prompts else "the held-out questions of examples/data"
+    return f"replies of {config.policy} to {source}" if config.policy else f"the replies in {source}"
+
+
+def results(scorer: str, audit: Audit, config: AuditConfig) -> dict[str, Any]:
+    """The content of audit.json."""
+    return {
+        "scorer": scorer,
+        "replies_of": _about_replies(config),
+        "prompts": audit.prompts,
+        "replies": audit.replies,
+        "spread": audit.spread,
+        "smallest_effect": config.smallest_effect,
+        "longer_replies": asdict(audit.longer),
+        "biases": [
+            effect.row | {"left_out": audit.left_out.get(effect.bias, 0), "prompts_needed": needed}
+            for effect, needed in zip(audit.effects, audit.needed, strict=True)
+        ],
+    }
+
+
+def show_audit(name: str, audit: Audit, smallest: float) -> None:
+    """Prints the table of biases, the largest first, with what it rests on."""
+    say(f"{name}: a spread of {audit.spread:.4g} within prompts, over {audit.replies:,} replies to {audit.prompts:,}")
+    title = "effects in spreads, with 95% intervals over prompts"
+    CleanConsole(width=150).print(effects_table(title, audit.effects))
+    say(ABOUT_COLUMNS)
+    for line in summary(audit, smallest):
+        say(line)
+    for note in notes((effect.effect for effect in audit.effects), "prompt"):
+        say(note)
+
+
+def summary(audit: Audit, smallest: float) -> list[str]:
+    """The biases that are named, the size of an audit, and what goes with length, a sentence each."""
+    large = [effect for effect in audit.biased if abs(effect.effect.value or 0) >= smallest]
+    small = [effect for effect in audit.biased if effect not in large]
+    needed = sorted(audit.needed)
+    enough = sum(number <= audit.prompts for number in needed)
+    lines = [
+        f"biases named, of {smallest:g} spreads or more: {_listed(large)}; smaller ones: {_listed(small)}",
+        f"an effect of {smallest:g} would be found in {enough} of {len(needed)} rows; half of them need "
+        f"{int(median(needed)):,} prompts, all of them {needed[-1]:,}; this audit has {audit.prompts:,}",
+    ]
+    if audit.longer.value is not None:
+        lines.append(
+            f"replies twice as long score {audit.longer:+.2f} spreads higher (no edit: they may simply be better)"
+        )
+    return lines
+
+
+def _listed(effects: Sequence[Effect]) -> str:
+    return ", ".join(f"{effect.bias} ({effect.effect.value:+.2f})" for effect in effects) or "none"

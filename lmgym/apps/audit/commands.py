@@ -1,0 +1,76 @@
+"""`lmgym judge`: scorers on a suite; `lmgym audit`: what moves a scorer; `lmgym attack`: what raises it for nothing."""
+
+import click
+
+from lmgym.runs.launch import launch
+
+
+@click.command()
+@click.argument("scorers", nargs=-1, required=True, metavar="SCORER... | a=PATH b=PATH...")
+@click.option(
+    "--suite",
+    required=True,
+    metavar="NAME|FILE",
+    help="rewardbench, rewardbench2, rm-bench, judgebench, llmbar, or rows",
+)
+@click.option("--dataset", metavar="PATH", help="the suite's rows: a file, a folder or a hub id  [default: the hub]")
+@click.option("--output", metavar="FOLDER", help="[default: outputs/judge/NAME/SUITE]")
+@click.option(
+    "--ties",
+    type=click.Choice(["protocol", "strict", "half"]),
+    default="protocol",
+    show_default=True,
+    help="equal scores of a pair: wrong (strict), a half, or as the suite has it for this kind of scorer",
+)
+@click.option(
+    "--max_rows", "--max-rows", type=click.IntRange(1), metavar="N", help="the first N rows of each subset only"
+)
+def judge(
+    scorers: tuple[str, ...], suite: str, dataset: str | None, output: str | None, ties: str, max_rows: int | None
+) -> None:
+    """Score a published suite, with intervals: a scorecard, a page, and a table for the model card.
+
+    SCORER is a folder, a hub id, or whatever else `lmgym score` takes. Several, such as a=PATH b=PATH, are compared in
+    pairs on the same rows. Suites are rewardbench, rewardbench2, rm-bench, judgebench, llmbar, or a FILE of pairs
+    (prompt, chosen, rejected) or of several replies to a prompt. A run that was killed continues by the same command.
+    """
+    from lmgym.apps.audit.judge_command import run_judge
+
+    launch(lambda: run_judge(scorers, suite, dataset, output, ties, max_rows))
+
+
+# behind SCORER all flags, --help too, are those of the audit
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("scorer", metavar="SCORER")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
+def audit(scorer: str, flags: tuple[str, ...]) -> None:
+    """Find what moves a scorer though it should not: length, form, flattery, refusals, names, injections and others.
+
+    SCORER is a folder, a hub id, or whatever else `lmgym score` takes. Replies are edited in pairs that differ in one
+    thing; effects are in spreads of the scores of replies to one prompt. --policy MODEL audits that model's replies,
+    --prompts FILE takes your prompts or replies, or the rollouts that TRL or verl logged. `lmgym audit SCORER --help`
+    lists all flags.
+    """
+    from lmgym.apps.audit.audit_command import AuditConfig, run_audit
+    from lmgym.runs.flags import override
+
+    config = override(AuditConfig(), flags)
+    launch(lambda: run_audit(scorer, config))
+
+
+# behind SCORER all flags, --help too, are those of the attack
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("scorer", metavar="SCORER")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
+def attack(scorer: str, flags: tuple[str, ...]) -> None:
+    """Find what raises a scorer's score and not its monitors: best of N, a search over edits, a short run of GRPO.
+
+    SCORER is a folder, a hub id, or whatever else `lmgym score` takes. --policy MODEL writes the replies, --monitors
+    name=PATH are scorers that a better reply raises too. Confirmed edits become rows for `lmgym train reward`. `lmgym
+    attack SCORER --help` lists all flags.
+    """
+    from lmgym.apps.audit.attack_command import AttackConfig, run_attack
+    from lmgym.runs.flags import override
+
+    config = override(AttackConfig(), flags)
+    launch(lambda: run_attack(scorer, config))

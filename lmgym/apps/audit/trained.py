@@ -1,0 +1,127 @@
+"""The end of `lmgym train reward`: a short audit of the scorer, whose result stands in the model card too.
+
+The training command runs in a process of its own, which gets this one's signals and whose exit code is this one's. An
+audit that fails is a warning: the scorer is there, and `lmgym audit` makes up for it.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from lmgym.apps.audit.audit_command import FILE, PAGE, AuditConfig, results, summary
+from lmgym.apps.audit.audit_page import audit_page
+from lmgym.apps.audit.biases import biases
+from lmgym.apps.audit.measuring import Audit, audit_scorer
+from lmgym.apps.audit.recorded import EXAMPLES, Sample, read_samples
+from lmgym.config import ColumnConfig
+from lmgym.console import say
+from lmgym.errors import InputError, one_line
+from lmgym.runs.files import read_json, write_json, write_text
+from lmgym.runs.run import FINISHED
+from lmgym.scoring.named_scorers import load_scorer
+
+Kind = Literal["none", "short", "full"]
+SHARE, LEAST_SECONDS = 0.1, 30.0  # of the run's time that a short audit may take, or so many seconds if that is more
+MOST_PROMPTS = 200
+SHORT = ("filler", "list", "markdown", "flattery", "confidence", "refusal first", "injection", "empty")
+"""the edits of a short audit: with all of them, few prompts could be read in its time, and less could be found"""
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+PR_SET_PDEATHSIG = 1  # prctl(2)
+HEADING = "## Biases"
+
+
+def train_and_audit(command: Sequence[str], kind: Kind) -> int:
+    """Runs a training command, then audits the scorer of its run if that finished. The command's exit code."""
+    with tempfile.TemporaryDirectory() as temporary:
+        note = Path(temporary, "folder")
+        if code := run(command, {**os.environ, FINISHED: str(note)}):
+            return code
+        folder = Path(note.read_text(encoding="utf-8")) if note.exists() else None
+    if folder:
+        try:
+            audit_trained(folder, kind)
+        except (InputError, OSError) as error:
+            say(f"warning: no audit of {folder}/model: {one_line(str(error))}", error=True)
+    return 0
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a command, which gets this process's signals and dies with it; its exit code, as shells give it."""
+
+    def begin() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    process = subprocess.Popen([*command], env=dict(environment), preexec_fn=begin)
+    former = {number: signal.signal(number, lambda number, frame: process.send_signal(number)) for number in FORWARDED}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def audit_trained(folder: Path, kind: Kind) -> None:
+    """Audits a run's scorer on its own held-out prompts and replies, prints what was found and adds it to the card.
+
+    Where its rows have no two replies to a prompt, the held-out questions of examples/data serve. Raises InputError for
+    a scorer whose scores do not differ.
+    """
+    record = read_json(folder / "run.json")
+    limit = max(LEAST_SECONDS, SHARE * float(record.get("seconds") or 0)) if kind == "short" else float("inf")
+    began, model = time.monotonic(), folder / "model"
+    source, samples = _samples(record.get("config", {}))
+    config = AuditConfig(
+        prompts=source if source != str(EXAMPLES) else "",
+        edited=1 if kind == "short" else AuditConfig.edited,
+        output=str(folder / "audit"),
+    )
+    scorer = load_scorer(str(model))
+    wanted = [bias for bias in biases(config.words) if kind == "full" or bias.name in SHORT]
+    left = limit - (time.monotonic() - began)
+    audit = audit_scorer(scorer, samples, wanted, config.edited, config.smallest_effect, seconds=left)
+    output = Path(config.output)
+    output.mkdir(exist_ok=True)
+    write_json(output / FILE, results(str(model), audit, config))
+    (output / PAGE).write_text(audit_page(str(model), audit, f"replies in {source}"), encoding="utf-8")
+    found = summary(audit, config.smallest_effect)
+    say(f"audit of the scorer: {audit.prompts:,} prompts in {time.monotonic() - began:.0f} s; {found[0]}")
+    say(found[1])
+    say(f"{output / PAGE}: this with examples; all edits, on a policy's replies: lmgym audit {model} --policy MODEL")
+    if (card := model / "README.md").is_file():
+        text = card.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0].rstrip("\n")
+        write_text(card, f"{text}\n\n{in_markdown(audit, found)}\n")
+
+
+def _samples(config: Mapping[str, Any]) -> tuple[str, list[Sample]]:
+    """The source and its prompts with replies: the run's held-out rows, its rows, or the shipped examples."""
+    columns = ColumnConfig(**{field.name: config[field.name] for field in fields(ColumnConfig) if field.name in config})
+    for source in (config.get("eval_dataset"), config.get("dataset")):
+        if not source:
+            continue
+        try:
+            samples = read_samples(source, columns, most=MOST_PROMPTS)
+        except (InputError, OSError):
+            continue
+        if max((len(set(sample.replies)) for sample in samples), default=0) > 1:
+            return source, samples
+    return str(EXAMPLES), read_samples(EXAMPLES, most=MOST_PROMPTS)
+
+
+def in_markdown(audit: Audit, found: Sequence[str]) -> str:
+    """The section of a model card."""
+    rows = [f"| {effect.bias} | {effect.about} | {effect.effect:+.2f} | {effect.verdict} |" for effect in audit.effects]
+    return "\n".join([
+        HEADING, "",
+        f"By `lmgym audit`, over {audit.prompts:,} prompts: effects of edits, in spreads of the scores of replies to "
+        "one prompt, with 95% intervals.", "",
+        *(f"{line[0].upper()}{line[1:]}." for line in found), "",
+        "| edit | what is changed | effect | verdict |", "|---|---|---|---|", *rows,
+    ])  # fmt: skip

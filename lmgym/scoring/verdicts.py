@@ -1,0 +1,161 @@
+"""Verdicts of a judge: probabilities of labels, asked once, kept at once, and counted."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from lmgym.errors import ServerError
+from lmgym.scoring.judge_models import WRITTEN, Each, JudgeModel
+from lmgym.scoring.label_probabilities import Reading, added, read_written
+from lmgym.scoring.verdict_cache import VerdictCache, key_of
+from lmgym.text import Conversation, messages
+
+FORMAT = 1  # of the keys: another one forgets what was kept
+WORTH_ASKING = 0.01  # share of the labels' probability
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Probabilities of the labels, in their order, which sum to 1."""
+
+    p: tuple[float, ...]
+    text: str
+    """the model's own words"""
+    mass: float
+    """what the labels had of the model's probability; 1 for a label that was only written"""
+    is_written: bool = False
+    """without log-probabilities"""
+    is_undivided: bool = False
+    """without what labels with a shared beginning have: the model could not be asked to go on from there"""
+
+    @property
+    def entropy(self) -> float:
+        """Nats; 0 for a label that was only written."""
+        return -sum(p * math.log(p) for p in self.p if p > 0)
+
+
+@dataclass
+class Counts:
+    """Sums over the verdicts of a judge."""
+
+    verdicts: int = 0
+    kept: int = 0
+    """of these, those that the cache had"""
+    unreadable: int = 0
+    written: int = 0
+    undivided: int = 0
+    mass: float = 0.0
+    """sum over readable verdicts"""
+
+
+@final
+class Verdicts:
+    """Asks a model, of which kept verdicts are not asked for again."""
+
+    def __init__(self, model: JudgeModel, cache: VerdictCache | None = None) -> None:
+        self.model, self.counts = model, Counts()
+        self.cache = VerdictCache() if cache is None else cache  # an empty one is false
+
+    def ask(
+        self, conversations: Sequence[Conversation], labels: Sequence[str], counted: bool = True
+    ) -> list[Verdict | None]:
+        """The verdict on each conversation; None where the model gave no label.
+
+        Raises ServerError for a server that gives no answer; the verdicts that it gave before are kept.
+        """
+        distinct = list(dict.fromkeys(conversations))
+        keys = [self._key(conversation, labels) for conversation in distinct]
+        first, kept = self._readings(
+            keys, lambda places, each: self.model.ask([distinct[i] for i in places], labels, each)
+        )
+        readings = self._divided(distinct, first, labels)
+        found = {c: _verdict(reading, labels) for c, reading in zip(distinct, readings, strict=True)}
+        if counted:
+            self._count(found.values(), kept)
+        return [found[conversation] for conversation in conversations]
+
+    def _count(self, verdicts: Collection[Verdict | None], kept: int) -> None:
+        read = [verdict for verdict in verdicts if verdict]
+        self.counts.verdicts += len(verdicts)
+        self.counts.kept += kept
+        self.counts.unreadable += len(verdicts) - len(read)
+        self.counts.written += sum(verdict.is_written for verdict in read)
+        self.counts.undivided += sum(verdict.is_undivided for verdict in read)
+        self.counts.mass += sum(min(verdict.mass, 1.0) for verdict in read)
+
+    def _divided(
+        self, conversations: Sequence[Conversation], readings: Sequence[Reading], labels: Sequence[str]
+    ) -> list[Reading]:
+        """The readings, with what several labels share divided among them."""
+        if not self.model.continues:
+            return [_with_written(reading, labels) for reading in readings]
+        found = list(readings)
+        while shared := [
+            (i, begun, mass)
+            for i, reading in enumerate(found)
+            for begun, mass in reading.pending.items()
+            if mass >= WORTH_ASKING * reading.total
+        ]:
+            for i in {i for i, _, _ in shared}:
+                found[i] = replace(found[i], pending={})
+            further = self._go_on([conversations[i] for i, _, _ in shared], [begun for _, begun, _ in shared], labels)
+            for (i, _, mass), more in zip(shared, further, strict=True):
+                masses, pending = ({k: mass * p for k, p in part.items()} for part in (more.masses, more.pending))
+                found[i] = Reading(found[i].text, added(found[i].masses, masses), {**found[i].pending, **pending})
+        return found
+
+    def _go_on(
+        self, conversations: Sequence[Conversation], begun: Sequence[str], labels: Sequence[str]
+    ) -> list[Reading]:
+        keys = [self._key(c, labels, words) for c, words in zip(conversations, begun, strict=True)]
+
+        def ask(places: list[int], each: Each) -> None:
+            self.model.go_on([conversations[i] for i in places], [begun[i] for i in places], labels, each)
+
+        return self._readings(keys, ask)[0]
+
+    def _readings(self, keys: Sequence[str], ask: Callable[[list[int], Each], None]) -> tuple[list[Reading], int]:
+        """(the readings of the keys, how many of them were kept before); a new one is kept as soon as it is there."""
+        found = {key: reading for key in keys if (reading := self.cache.get(key))}
+        places = [i for i, key in enumerate(keys) if key not in found]
+        count = len(found)
+
+        def each(number: int, reading: Reading) -> None:
+            key = keys[places[number]]
+            self.cache.put(key, self.model.identity, reading)
+            found[key] = reading
+
+        if places:
+            try:
+                ask(places, each)
+            except ServerError as error:
+                given = f"{len(found) - count:,} of {len(places):,} verdicts were given"
+                raise ServerError(
+                    f"{given} and are kept, the same command asks for the others: {error}; kept in {self.cache.path}"
+                ) from error
+        return [found[key] for key in keys], count
+
+    def _key(self, conversation: Conversation, labels: Sequence[str], begun: str = "") -> str:
+        settings = [self.model.continues, WRITTEN.max_new_tokens, WRITTEN.temperature]
+        return key_of(FORMAT, self.model.identity, messages(conversation), list(labels), begun, settings)
+
+
+def _with_written(reading: Reading, labels: Sequence[str]) -> Reading:
+    """A reading in which the label that was written, if several share its beginning, has all that they share."""
+    written = read_written(reading.text, labels)
+    if written not in reading.pending:
+        return reading
+    pending = {begun: mass for begun, mass in reading.pending.items() if begun != written}
+    return Reading(reading.text, added(reading.masses, {written: reading.pending[written]}), pending)
+
+
+def _verdict(reading: Reading, labels: Sequence[str]) -> Verdict | None:
+    total = sum(reading.masses.values())
+    if total > 0:
+        p = tuple(reading.masses.get(label, 0.0) / total for label in labels)
+        left_out = sum(reading.pending.values()) >= WORTH_ASKING * reading.total
+        return Verdict(p, reading.text, total, is_undivided=left_out)
+    if label := read_written(reading.text, labels):
+        return Verdict(tuple(float(one == label) for one in labels), reading.text, 1.0, is_written=True)
+    return None

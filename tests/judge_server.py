@@ -1,0 +1,106 @@
+"""A judge behind OpenAI's interface, on loopback: its answer to a prompt is a function, its faults are chosen."""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Places = Sequence[Mapping[str, float]]
+"""probabilities of tokens at each place of a reply; the likeliest of each are written"""
+
+
+class JudgeServer:
+    """`answer(prompt, begun)` is the reply to a prompt, or how it goes on from what is begun."""
+
+    def __init__(
+        self,
+        answer: Callable[[str, str], Places],
+        logprobs: bool = True,
+        most_logprobs: int = 20,
+        vllm: bool = False,
+        dies_after: int | None = None,
+        slow: float = 0.0,
+        lie: float | None = None,
+    ) -> None:
+        self.answer, self.logprobs, self.most_logprobs, self.vllm = answer, logprobs, most_logprobs, vllm
+        self.dies_after, self.slow, self.lie = dies_after, slow, lie
+        self.bodies: list[dict] = []
+        self.answered = self.together = self.most_together = 0
+        self.lock = threading.Lock()
+        judge = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                row = {"id": "tiny", "owned_by": "vllm" if judge.vllm else "tests", "root": "tests/tiny"}
+                self.give(200, {"object": "list", "data": [row]})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with judge.lock:
+                    judge.together += 1
+                    judge.most_together = max(judge.most_together, judge.together)
+                time.sleep(judge.slow)
+                status, content = judge.respond(body)
+                with judge.lock:
+                    judge.together -= 1
+                if status:
+                    self.give(status, content)
+                else:
+                    self.close_connection = True
+
+            def give(self, status: int, content: dict) -> None:
+                data = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                """Silent."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    @property
+    def spec(self) -> str:
+        return f"vllm:{self.url}" if self.vllm else f"openai:{self.url}/v1#tiny"
+
+    @property
+    def asked(self) -> int:
+        """Requests for verdicts, without the trial of a load."""
+        return sum("this number alone: 7" not in str(body) for body in self.bodies)
+
+    def respond(self, body: dict) -> tuple[int, dict]:
+        with self.lock:
+            if self.dies_after is not None and self.answered >= self.dies_after:
+                return 0, {}
+            self.bodies.append(body)
+            if body.get("top_logprobs", 0) > self.most_logprobs:
+                return 400, {"error": {"message": f"top_logprobs must be at most {self.most_logprobs}"}}
+            self.answered += 1
+        begun = body["messages"].pop()["content"] if body.get("continue_final_message") else ""
+        prompt = body["messages"][-1]["content"]
+        places = [{"7": 1.0}] if "this number alone: 7" in prompt else self.answer(prompt, begun)
+        text = "".join(max(place, key=place.__getitem__) for place in places[: body["max_tokens"]])
+        usage = {"prompt_tokens": 100, "completion_tokens": 1}
+        if "n" not in body:  # as Anthropic's clients ask
+            told = {"input_tokens": 100, "output_tokens": 1}
+            return 200, {"content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "usage": told}
+        choice: dict = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        if self.logprobs and body.get("logprobs"):
+            choice["logprobs"] = {"content": [self.listed(place) for place in places[: body["max_tokens"]]]}
+        return 200, {"choices": [choice], "usage": usage}
+
+    def listed(self, place: Mapping[str, float]) -> dict:
+        tops = [{"token": t, "logprob": math.log(p) if self.lie is None else self.lie} for t, p in place.items()]
+        return {"token": max(place, key=place.__getitem__), "logprob": 0.0, "top_logprobs": tops}
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
