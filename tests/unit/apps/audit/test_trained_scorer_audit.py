@@ -87,6 +87,7 @@ def test_the_audit_stands_in_the_card_once_and_in_a_folder_of_its_own(finished_r
 
 def test_a_short_audit_begins_no_batch_that_its_time_does_not_allow(finished_run: Path, monkeypatch) -> None:
     monkeypatch.setattr(trained, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(trained, "SHARE", 0.0)
     audit_trained(finished_run, "short")
     assert json.loads((finished_run / "audit/audit.json").read_text())["prompts"] == 4, "the first batch alone"
 
