@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt-get install chromium")
+
+expect.set_options(timeout=60_000)  # ms: the limit of a page that never comes, on a busy machine
 
 
 @dataclass
