@@ -26,7 +26,7 @@ POISSON = np.cumsum([math.exp(-1) / math.factorial(n) for n in range(MOST_DRAWN 
 
 
 def bootstrap_weights(seed: int, row: str, heads: int) -> list[int]:
-    """How often each head's bootstrap sample has a row: Poisson(1), a function of seed, row and head only."""
+    """The count of a row in each head's bootstrap sample: Poisson(1), a function of seed, row and head only."""
     digest = hashlib.shake_128(f"{seed} {row}".encode()).digest(8 * heads)
     uniform = np.frombuffer(digest, dtype="<u8") / 2.0**64
     return np.searchsorted(POISSON, uniform, side="right").clip(0, MOST_DRAWN).tolist()

@@ -32,7 +32,7 @@ Files = dict[str, tuple[str, bool]]
 
 @dataclass
 class Fault:
-    """What happens to the requests that match: an error's status, or a cut connection, before or after it is served."""
+    """The fate of the requests that match: an error's status, or a cut connection, before or after it is served."""
 
     match: str
     """regular expression of `METHOD /path`"""
@@ -237,7 +237,7 @@ class Handler(BaseHTTPRequestHandler):
             self.error(404, f"no such route: {self.command} {path}")
 
     def whoami(self) -> None:
-        """Who owns the token, and what it may do."""
+        """The owner of the token, and its rights."""
         user, role = self.user
         if not user:
             self.error(401, "Invalid username or password.")
@@ -292,7 +292,7 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(200, {"transfer": "basic", "objects": objects})
 
     def api(self, kind: str, name: str, action: str, rest: str, body: bytes) -> None:
-        """What is done with a repository: `action`, with what follows it in the path."""
+        """An action on a repository: `action`, with what follows it in the path."""
         repository = self.find(kind, name, write=action in ("preupload", "commit", "branch"))
         if not repository:
             return
@@ -332,7 +332,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, info | more | dates | {"siblings": siblings})
 
     def upload_mode(self, files: Files, asked: dict[str, Any]) -> dict[str, Any]:
-        """How a file is to be sent, and the id of the one that is there."""
+        """The way a file is to be sent, and the id of the one that is there."""
         path = asked["path"]
         large = asked["size"] and (path.endswith(BINARY) or asked["size"] > 10_000_000)
         sha, kept_large = files.get(path, ("", False))

@@ -4,7 +4,8 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 Places = Sequence[Mapping[str, float]]
@@ -104,3 +105,19 @@ class JudgeServer:
     def stop(self) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+
+@contextmanager
+def judge_servers() -> Iterator[Callable[..., JudgeServer]]:
+    """A function that starts a JudgeServer of its arguments; all of them stop at the end."""
+    started: list[JudgeServer] = []
+
+    def start(*words, **settings) -> JudgeServer:
+        started.append(JudgeServer(*words, **settings))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.stop()

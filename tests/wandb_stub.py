@@ -21,7 +21,7 @@ STREAM = re.compile(r"/files/([^/]*)/([^/]*)/([^/]*)/file_stream")
 
 @dataclass
 class TrackedRun:
-    """What arrived of a run."""
+    """The part of a run that has arrived."""
 
     history: list[dict[str, Any]] = field(default_factory=list)
     """its lines in their order"""

@@ -128,13 +128,13 @@ def _train(file: Path, flags: list[str], num_gpus: int | None, audit: Any) -> No
     """Becomes the training command, or runs it and audits the scorer that it leaves."""
     if audit == "none" or asks_for_help(flags) or not DRY_RUN.isdisjoint(flags):
         launch_experiment(file, flags, num_gpus)
-        return  # where a test has replaced it
-    command = experiment_command(file, flags, num_gpus)
-    say(f"$ {shlex.join(command)}")
-    sys.stdout.flush()
-    from lmgym.apps.audit.trained import train_and_audit
+    else:
+        from lmgym.apps.audit.trained import train_and_audit
 
-    raise SystemExit(train_and_audit(command, audit))
+        command = experiment_command(file, flags, num_gpus)
+        say(f"$ {shlex.join(command)}")
+        sys.stdout.flush()
+        raise SystemExit(train_and_audit(command, audit))
 
 
 for _word, _purpose in PURPOSES.items():

@@ -11,7 +11,7 @@ from lmgym.runs.launch import launch
 
 @dataclass(frozen=True)
 class Options:
-    """How a model is pushed."""
+    """The settings of a push."""
 
     private: bool = False
     revision: str | None = None

@@ -165,7 +165,7 @@ def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
 
 
 def _details(scorer: Any, row: ScoredRow) -> dict[str, Any]:
-    """What a judge says beside its score: the grade of each criterion, and its entropy in nats."""
+    """The details of a judge beside its score: the grade of each criterion, and its entropy in nats."""
     if not hasattr(scorer, "details"):
         return {}
     names = ("grades_chosen", "grades_rejected") if row.is_pair else ("grades",)

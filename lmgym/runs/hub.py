@@ -63,7 +63,7 @@ def find_token() -> str | None:
 
 
 def _origin() -> str:
-    """Where the token comes from, in words."""
+    """The source of the token, in words."""
     found = (name for name in ("HF_TOKEN", "HUGGINGFACE_TOKEN") if os.environ.get(name))
     return next((f"the token in {name}" for name in found), "the token of `hf auth login`")
 
@@ -117,7 +117,7 @@ def _may_write(granted: Mapping[str, Any], repository: str) -> bool:
 
 
 def call(ask: Callable[[], T], doing: str, repository: str, tries: int = TRIES) -> T:
-    """What `ask()` returns, which is called again after a failure that may pass. It must be right to repeat.
+    """The result of `ask()`, which is called again after a failure that may pass. It must be right to repeat.
 
     Raises InputError for a refusal, of a token for example, and the last error if every try fails.
     """

@@ -65,7 +65,7 @@ class Publisher:
         shutil.rmtree(self._folder / PUSHING, ignore_errors=True)
 
     def entries(self) -> list[dict[str, Any]]:
-        """What run.json says of the pushes so far."""
+        """The entries of run.json on the pushes so far."""
         with self._lock:
             return list(self._entries)
 
@@ -116,6 +116,6 @@ def start_publisher(folder: Path, sharing: SharingConfig | None, record: Mapping
 
 
 def _identity(folder: Path) -> tuple[int, ...]:
-    """What tells a folder from the one that replaces it."""
+    """Device, inode and time: a folder that replaces another one differs in them."""
     found = folder.stat()
     return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -1,4 +1,4 @@
-"""What a run has trained, on the Hugging Face hub: the files that are pushed, and the push.
+"""Pushes of trained models to the Hugging Face hub: the files that are pushed, and the push.
 
 Design decisions:
 - `main` has what the run's folder says to use, the best model or the last; where the best is kept, the last is on the
@@ -49,7 +49,7 @@ Files = dict[str, bytes | Path]
 
 @dataclass(frozen=True)
 class Pushed:
-    """What is on the hub after a push."""
+    """The state of the hub after a push."""
 
     repository: str
     revision: str
@@ -228,7 +228,7 @@ def push(hub: Any, folder: Path, files: Files, repository: str, revision: str, p
 
 
 def entry(pushed: Pushed) -> dict[str, Any]:
-    """What run.json says of a push."""
+    """The entry of run.json on a push."""
     about = {"repository": pushed.repository, "revision": pushed.revision, "commit": pushed.commit, "url": pushed.url}
     return about | {"folder": pushed.folder, "at": timestamp()}
 
@@ -254,7 +254,7 @@ def record_push(folder: Path, pushed: Pushed) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Why a push failed, in a line."""
+    """The reason that a push failed, in a line."""
     return str(error) if isinstance(error, InputError) else describe(error)
 
 

@@ -42,7 +42,7 @@ fi
 exit "$status"
 """
 SERVING = """\
-# vLLM runs on the last {servers} node(s); whoever reaches its port can change its weights
+# vLLM runs on the last {servers} node(s); anyone who reaches its port can change its weights
 server_port=$((port + 1))
 srun --nodes={servers} --ntasks={servers} --nodelist="$(IFS=,; echo "${{nodes[*]:{nodes}}}")" \\
     bash -c 'trap "" USR1; exec "$@"' serve \\
@@ -86,7 +86,7 @@ class SlurmJob:
 
     @property
     def file(self) -> Path:
-        """Where the batch file is written."""
+        """The path of the batch file."""
         return self.folder / FOLDER / f"{self.name}.sbatch"
 
     def text(self) -> str:

@@ -28,7 +28,7 @@ Line = tuple[int, dict[str, float]]
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What trackers are told of a run."""
+    """The facts of a run that trackers are given."""
 
     folder: Path
     name: str

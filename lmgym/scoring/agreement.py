@@ -1,4 +1,4 @@
-"""How far two scorers agree on the order of replies."""
+"""The agreement of two scorers on the order of replies."""
 
 from collections.abc import Hashable, Sequence
 

@@ -34,7 +34,7 @@ class Reading:
 
     @property
     def total(self) -> float:
-        """What the labels have of the probability."""
+        """The probability of all labels together."""
         return sum(self.masses.values()) + sum(self.pending.values())
 
 

@@ -150,7 +150,7 @@ class ComparingJudge:
     def compare(
         self, conversations: Sequence[Conversation], firsts: Sequence[Reply], seconds: Sequence[Reply]
     ) -> list[Comparison]:
-        """Whether the first reply to each conversation is better than the second; two questions each.
+        """P that the first reply to each conversation is better than the second; two questions each.
 
         Raises NoVerdict for two replies between which the model does not choose.
         """

@@ -26,7 +26,7 @@ NEEDED = "needed: criteria, each with a name and a text, as in docs/judges.md"
 
 @dataclass(frozen=True)
 class Rubric:
-    """Who judges, by what, and how."""
+    """The model that judges, its criteria and its scale."""
 
     model: str = ""
     """a model's spec: a folder, a hub id, vllm:URL, openai:URL#MODEL, ..."""
@@ -169,7 +169,7 @@ def _words(kind: type) -> str:
 
 
 def summary(judge: GradingJudge | ComparingJudge, prices: tuple[float, float] | None = None) -> str:
-    """What a judge has been asked, in words: verdicts, those that were kept, order bias, what was cut, tokens, cost."""
+    """The work of a judge so far, in words: verdicts, those that were kept, order bias, cut texts, tokens, cost."""
     counts, usage = judge.verdicts.counts, judge.verdicts.model.usage
     readable = max(1, counts.verdicts - counts.unreadable)
     parts = [

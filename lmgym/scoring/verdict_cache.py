@@ -1,4 +1,4 @@
-"""What models have answered as judges, in a SQLite file that processes share: no question is paid for twice.
+"""The answers of models as judges, in a SQLite file that processes share: no question is paid for twice.
 
 The file has digests of questions and short answers, never the texts that were judged. SQLite's write-ahead log needs a
 local disk.

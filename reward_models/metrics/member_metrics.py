@@ -1,4 +1,4 @@
-"""What the members of an ensemble say of held-out pairs: whether they err together, and whether their spread warns."""
+"""The members of an ensemble on held-out pairs: do they err together, and does their spread warn of errors?"""
 
 import numpy as np
 import torch

@@ -126,7 +126,7 @@ class Started:
         self.process.wait()
 
     def said(self) -> str:
-        """What it has printed until now, errors last."""
+        """Its output until now, errors last."""
         texts = []
         for file in (self.stdout, self.stderr):
             texts.append(os.pread(file.fileno(), 1 << 24, 0).decode(errors="replace"))

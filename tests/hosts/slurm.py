@@ -92,7 +92,7 @@ class Slurm:
         wait_for(idle, seconds, "idle nodes")
 
     def ask(self, *words: object) -> str:
-        """What a command of Slurm prints, on the first host."""
+        """The output of a command of Slurm on the first host."""
         return self.cluster[0].run(words, **self.environment).stdout.strip()
 
     def submit(self, file: Path, *words: object, cwd: Path, **environment: str) -> str:

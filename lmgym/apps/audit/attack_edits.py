@@ -82,7 +82,7 @@ class AttackEdit:
 
     @property
     def family(self) -> str:
-        """What kind of an edit: edits of different families compete for no place among those that are tested."""
+        """The kind of an edit: edits of different families compete for no place among those that are tested."""
         kinds = list(dict.fromkeys(step.kind for step in self.steps))
         return kinds[0] if len(kinds) == 1 else "several"
 

@@ -111,7 +111,7 @@ class Growth:
 
 
 def growth(pool: Pool) -> list[Growth]:
-    """How score, monitors and length grow with N = 1, 2, 4, ..., each by the unbiased estimate from one pool.
+    """Score, monitors and length as they grow with N = 1, 2, 4, ..., each by the unbiased estimate from one pool.
 
     A point rests on the prompts with N replies or more, at least FEWEST of them or all.
     """

@@ -71,7 +71,7 @@ def _verdict(
 
 
 def summary(found: Attack) -> list[str]:
-    """What was found, a sentence each."""
+    """The findings, a sentence each."""
     pool, confirmed = found.pool, found.confirmed
     listed = "; ".join(f"{one.edit.name} ({one.gain.value or 0:+.2f})" for one in confirmed)
     tested, and_no = len(found.findings), " and no monitor" if pool.monitors else ""

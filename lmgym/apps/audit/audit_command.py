@@ -86,11 +86,17 @@ def run_audit(scorer: str, config: AuditConfig) -> Audit:
         lambda n: say(f"{n:,} of {total:,} prompts", error=True),
     )
     show_audit(scorer, audit, config.smallest_effect)
+    save_audit(scorer, audit, config)
+    say(f"{folder / FILE}: this table; {folder / PAGE}: the same with examples")
+    return audit
+
+
+def save_audit(scorer: str, audit: Audit, config: AuditConfig) -> None:
+    """Writes audit.json and audit.html to the config's output folder."""
+    folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / FILE, results(scorer, audit, config))
     (folder / PAGE).write_text(audit_page(scorer, audit, _about_replies(config)), encoding="utf-8")
-    say(f"{folder / FILE}: this table; {folder / PAGE}: the same with examples")
-    return audit
 
 
 def _samples(config: AuditConfig) -> list[Sample]:

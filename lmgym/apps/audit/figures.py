@@ -11,7 +11,7 @@ from lmgym.statistics import Bounds, Estimate, Floats, Ratio, holm, jackknife, s
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher the second scorer's figure is, and its p-value before and after Holm's correction."""
+    """The second scorer's figure less the first's, and the p-value before and after Holm's correction."""
 
     first: str
     second: str

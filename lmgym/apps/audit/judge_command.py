@@ -101,7 +101,7 @@ def without_saturation(scorer: Scorer, path: str) -> Scorer:
 
 
 def tie_of(suite: Suite, path: str, ties: str) -> float:
-    """What equal scores of a pair count: as asked, or by the suite's protocol for this kind of scorer."""
+    """The value of equal scores of a pair: as asked, or by the suite's protocol for this kind of scorer."""
     if ties != "protocol":
         return {"strict": 0.0, "half": 0.5}[ties]
     return suite.judge_tie if is_judge(path) else 0.0

@@ -57,7 +57,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Observations:
-    """What is averaged: value[observations] in [0, 1] with its unit, subset and level; and the prompts of Ties."""
+    """Averaged values: value[observations] in [0, 1] with its unit, subset and level; and the prompts of Ties."""
 
     values: Floats
     units: np.ndarray
@@ -283,7 +283,7 @@ PROTOCOLS: dict[str, Callable[[Observations], list[Measure]]] = {
 
 
 def lacking(seen: Observations, expected: Mapping[str, int]) -> dict[str, str]:
-    """What is missing, by subset: `math-prm`, or `20 of 447 rows of math-prm`."""
+    """The missing rows, by subset: `math-prm`, or `20 of 447 rows of math-prm`."""
     number = Counter(seen.subsets.tolist())
     if set(seen.levels.tolist()) - {""}:
         number = Counter({name: count // len(LEVELS) for name, count in number.items()})

@@ -171,7 +171,7 @@ def p_words(row: Mapping[str, Any]) -> str:
 
 
 def reading_of(card: Mapping[str, Any]) -> str:
-    """How much was scored, how fast, and what failed or was cut."""
+    """The number of rows that were scored, the speed, and the failed and the cut ones, in words."""
     parts = [f"{card['pairs']:,} pairs"]
     if card["pairs_per_second"]:
         parts.append(f"{card['pairs_per_second']:,.1f} pairs a second ({card['replies_per_second']:,.1f} replies)")

@@ -66,7 +66,7 @@ def _main(figures: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def chance(card: Mapping[str, Any], of_scorer: Mapping[str, Any]) -> float | None:
-    """What a scorer at random has, in percent; None of rows with several replies each."""
+    """The figure of a scorer at random, in percent; None for rows with several replies each."""
     if card["suite"] == "rewardbench2":
         return 25.0
     are_pairs = card["suite"] == "rm-bench" or of_scorer["pairs"] == card["rows"]

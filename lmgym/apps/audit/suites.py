@@ -138,7 +138,7 @@ def _records(suite: Suite, dataset: str | None) -> list[Record]:
 
 
 def _misfit(suite: Suite, source: str, records: Sequence[Record], rejections: Sequence[Rejection]) -> str:
-    """Why no row is of the suite, and of which one the rows are."""
+    """The reason that no row is of the suite, with the suite that the rows are of."""
     first = next((record for record in records if record.fault is None), None)
     columns = ", ".join(suite.columns)
     if first is not None and (absent := [name for name in suite.columns if name not in first.fields]):

@@ -15,15 +15,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-from lmgym.apps.audit.audit_command import FILE, PAGE, AuditConfig, results, summary
-from lmgym.apps.audit.audit_page import audit_page
+from lmgym.apps.audit.audit_command import PAGE, AuditConfig, save_audit, summary
 from lmgym.apps.audit.biases import biases
 from lmgym.apps.audit.measuring import Audit, audit_scorer
 from lmgym.apps.audit.recorded import EXAMPLES, Sample, read_samples
 from lmgym.config import ColumnConfig
 from lmgym.console import say
 from lmgym.errors import InputError, one_line
-from lmgym.runs.files import read_json, write_json, write_text
+from lmgym.runs.files import read_json, write_text
+from lmgym.runs.on_hosts import SIGNALS
 from lmgym.runs.run import FINISHED
 from lmgym.scoring.named_scorers import load_scorer
 
@@ -32,7 +32,6 @@ SHARE, LEAST_SECONDS = 0.1, 30.0  # of the run's time that a short audit may tak
 MOST_PROMPTS = 200
 SHORT = ("filler", "list", "markdown", "flattery", "confidence", "refusal first", "injection", "empty")
 """the edits of a short audit: with all of them, few prompts could be read in its time, and less could be found"""
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 PR_SET_PDEATHSIG = 1  # prctl(2)
 HEADING = "## Biases"
 
@@ -59,7 +58,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     process = subprocess.Popen([*command], env=dict(environment), preexec_fn=begin)
-    former = {number: signal.signal(number, lambda number, frame: process.send_signal(number)) for number in FORWARDED}
+    former = {number: signal.signal(number, lambda number, frame: process.send_signal(number)) for number in SIGNALS}
     try:
         code = process.wait()
     finally:
@@ -87,14 +86,11 @@ def audit_trained(folder: Path, kind: Kind) -> None:
     wanted = [bias for bias in biases(config.words) if kind == "full" or bias.name in SHORT]
     left = limit - (time.monotonic() - began)
     audit = audit_scorer(scorer, samples, wanted, config.edited, config.smallest_effect, seconds=left)
-    output = Path(config.output)
-    output.mkdir(exist_ok=True)
-    write_json(output / FILE, results(str(model), audit, config))
-    (output / PAGE).write_text(audit_page(str(model), audit, f"replies in {source}"), encoding="utf-8")
+    save_audit(str(model), audit, config)
     found = summary(audit, config.smallest_effect)
     say(f"audit of the scorer: {audit.prompts:,} prompts in {time.monotonic() - began:.0f} s; {found[0]}")
     say(found[1])
-    say(f"{output / PAGE}: this with examples; all edits, on a policy's replies: lmgym audit {model} --policy MODEL")
+    say(f"{config.output}/{PAGE}: this with examples; all edits, on a policy: lmgym audit {model} --policy MODEL")
     if (card := model / "README.md").is_file():
         text = card.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0].rstrip("\n")
         write_text(card, f"{text}\n\n{in_markdown(audit, found)}\n")

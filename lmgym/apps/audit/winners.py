@@ -1,4 +1,4 @@
-"""What the replies with the highest scores have more of than the others to the same prompt.
+"""Features that the replies with the highest scores have more of than the others to the same prompt.
 
 Found on one half of the prompts, and tested on the other, so that looking at many features names none by chance.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from judge_server import JudgeServer
+from judge_server import JudgeServer, judge_servers
 
 from lmgym.errors import InputError, ServerError
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
@@ -37,15 +37,8 @@ def cache(tmp_path: Path) -> VerdictCache:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., JudgeServer]]:
-    started: list[JudgeServer] = []
-
-    def start(*words, **settings) -> JudgeServer:
-        started.append(JudgeServer(*words, **settings))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
+    with judge_servers() as start:
+        yield start
 
 
 def judge_of(server: JudgeServer, cache: VerdictCache, concurrency: int = 8) -> GradingJudge:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from browser import needs_chromium, open_page
 from click.testing import CliRunner, Result
-from judge_server import JudgeServer, Places
+from judge_server import JudgeServer, Places, judge_servers
 from patience import PATIENCE
 
 from lmgym.cli.main import main
@@ -214,15 +214,8 @@ def test_a_model_of_two_classes_has_no_ties_of_rounded_probabilities(
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., JudgeServer]]:
     monkeypatch.setenv("LMGYM_VERDICTS", str(tmp_path / "verdicts.sqlite"))
-    started: list[JudgeServer] = []
-
-    def start(*words, **settings) -> JudgeServer:
-        started.append(JudgeServer(*words, **settings))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
+    with judge_servers() as start:
+        yield start
 
 
 def names_the_first(prompt: str, begun: str) -> Places:
