@@ -29,12 +29,10 @@ def load_tasks(suite: str, data: str | None = None) -> list[Any]:
     `data` has files of rows: TASK=FILE, separated by commas, or one FILE for the only task. Raises InputError where
     lm-eval is not installed, for an unknown task, and for one whose rows are not reached.
     """
-    if not hub_has_address():
-        _go_offline()
     words = [word.strip() for word in suite.split(",") if word.strip()]
     if not words:
         raise InputError("no task is named; needed: names of lm-eval such as gsm8k,ifeval, or a task's .yaml file")
-    with quiet():
+    with quiet(), contextlib.nullcontext() if hub_has_address() else _offline():
         specs = _find(words)
         files = _files_of(data, list(specs))
         with tempfile.TemporaryDirectory() as scratch:
@@ -155,12 +153,18 @@ def first_line(error: BaseException) -> str:
     return kind + one_line(next(filter(None, lines), "no message"), 120)
 
 
-def _go_offline() -> None:
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
     """Data sets that are not in the cache fail at once, instead of after 23 seconds each."""
     import datasets
     from huggingface_hub import constants
 
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ SHARING = SharingConfig(push_to_hub=NAME)
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(access, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(access, "LONGEST_WAIT", 0.01)

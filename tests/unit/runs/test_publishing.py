@@ -22,6 +22,7 @@ NAME = "alice/tiny"
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub, and this process as alice's, with short waits before another try."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(access, "FIRST_WAIT", 0.01)
     monkeypatch.setenv("HF_TOKEN", WRITER)

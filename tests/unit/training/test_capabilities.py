@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM
 
 from lmgym.config import CapabilitiesConfig
@@ -209,6 +210,7 @@ def test_an_unknown_name_has_near_ones_and_a_known_one_needs_the_hub_or_a_file(t
     with pytest.raises(InputError, match="no task 'ifevl'; did you mean ifeval or"):
         load_tasks("ifevl")
     monkeypatch.setattr("lmgym.training.capability_tasks.hub_has_address", lambda: False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(InputError, match=r"data of arc_easy are not reached .*; needed: the hub, or a file"):
         load_tasks("arc_easy")
     rows = tmp_path / "arc.jsonl"
@@ -217,6 +219,7 @@ def test_an_unknown_name_has_near_ones_and_a_known_one_needs_the_hub_or_a_file(t
     [task] = load_tasks("arc_easy", str(rows))
     assert task.task_name == "arc_easy"
     assert len(task.eval_docs) == 3
+    assert not constants.HF_HUB_OFFLINE  # a push of the same run asks the hub
 
 
 def test_a_context_that_is_too_short_is_an_error_on_one_line(model, tokenizer, write_task) -> None:
