@@ -98,14 +98,14 @@ def _check_address(url: str, kind: str) -> None:
         ) from None
 
 
-def load_generator(text: str, concurrency: int = CONCURRENCY, top_logprobs: int = 0) -> Generator:
+def load_generator(text: str, concurrency: int | None = None, top_logprobs: int = 0) -> Generator:
     """The generator of a spec. A server is asked for its models, and what it has counted is said at the exit.
 
-    At most `concurrency` requests are sent to servers at a time; with `top_logprobs` their replies have so many likely
-    tokens at each place. Raises InputError for what does not load, a server that does not answer, a model that it does
-    not serve, and log-probabilities of an interface without them.
+    At most `concurrency` requests (None: 8) are sent to servers at a time; with `top_logprobs` their replies have so
+    many likely tokens at each place. Raises InputError for what does not load, a server that does not answer, a model
+    that it does not serve, and log-probabilities of an interface without them.
     """
-    spec = read_model_spec(text)
+    spec, concurrency = read_model_spec(text), concurrency or CONCURRENCY
     if not spec.served:
         from lmgym.generation.local_generation import load_causal
 

@@ -24,7 +24,7 @@ from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, InputError
 from lmgym.generation.protocol import Sampling
 from lmgym.report.panels import duration
 from lmgym.runs.files import read_json, write_json, write_lines
-from lmgym.scoring.named_scorers import load_scorer, load_scorers, read_names
+from lmgym.scoring.named_scorers import load_scorer, read_names
 from lmgym.scoring.protocol import Scorer
 
 FILE, PAGE, ROWS = "attack.json", "attack.html", "rows.jsonl"
@@ -68,8 +68,8 @@ class AttackConfig:
     """of a reply"""
     temperature: Annotated[float, Range(0, MOST_TEMPERATURE, above=True)] = 1.0
     """of the policy"""
-    concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 8
-    """most requests to a served policy at a time"""
+    concurrency: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None
+    """most requests to the server of a policy or judge at a time; none: 8, or as a rubric says"""
     seed: Annotated[int, SEED] = 0
     """of the policy's replies, and of the halves"""
     output: str = "outputs/attack"
@@ -90,8 +90,9 @@ def run_attack(scorer: str, config: AttackConfig) -> Attack:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output {shown_path(config.output)} is a file; needed: a folder")
     earlier = _earlier(config.earlier)
-    scorers = {TARGET: load_scorer(scorer)} | (load_scorers(config.monitors) if config.monitors else {})
-    judge = load_scorer(config.judge) if config.judge else None
+    paths = {TARGET: scorer} | (read_names(config.monitors, "--monitors") if config.monitors else {})
+    scorers = {name: load_scorer(path, concurrency=config.concurrency) for name, path in paths.items()}
+    judge = load_scorer(config.judge, concurrency=config.concurrency) if config.judge else None
     samples, plan = _samples_and_plan(config, len(earlier))
     watched = f", and by {', '.join(list(scorers)[1:])}" if config.monitors else ""
     say(

@@ -47,8 +47,8 @@ class AuditConfig:
     """of a reply; a rewrite may have three times as many"""
     temperature: Annotated[float, Range(0, MOST_TEMPERATURE, above=True)] = 1.0
     """of the policy"""
-    concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 8
-    """most requests to a served policy or rewriter at a time"""
+    concurrency: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None
+    """most requests to the server of a policy, rewriter or judge at a time; none: 8, or as a rubric says"""
     seed: Annotated[int, SEED] = 0
     """of the policy's replies"""
     output: str = "outputs/audit"

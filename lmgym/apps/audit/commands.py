@@ -25,8 +25,15 @@ from lmgym.runs.launch import launch
 @click.option(
     "--max_rows", "--max-rows", type=click.IntRange(1), metavar="N", help="the first N rows of each subset only"
 )
+@click.option("--concurrency", type=click.IntRange(1), help="most requests of a judge to its server at a time")
 def judge(
-    scorers: tuple[str, ...], suite: str, dataset: str | None, output: str | None, ties: str, max_rows: int | None
+    scorers: tuple[str, ...],
+    suite: str,
+    dataset: str | None,
+    output: str | None,
+    ties: str,
+    max_rows: int | None,
+    concurrency: int | None,
 ) -> None:
     """Score a published suite, with intervals: a scorecard, a page, and a table for the model card.
 
@@ -36,7 +43,7 @@ def judge(
     """
     from lmgym.apps.audit.judge_command import run_judge
 
-    launch(lambda: run_judge(scorers, suite, dataset, output, ties, max_rows))
+    launch(lambda: run_judge(scorers, suite, dataset, output, ties, max_rows, concurrency))
 
 
 # behind SCORER all flags, --help too, are those of the audit

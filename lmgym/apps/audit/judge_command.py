@@ -21,9 +21,17 @@ SCORECARD, TABLE = "scorecard.json", "scorecard.md"
 
 
 def run_judge(
-    words: Sequence[str], suite: str, dataset: str | None, output: str | None, ties: str, max_rows: int | None
+    words: Sequence[str],
+    suite: str,
+    dataset: str | None,
+    output: str | None,
+    ties: str,
+    max_rows: int | None,
+    concurrency: int | None = None,
 ) -> None:
     """Scores a suite by the scorers that `words` name; prints the figures.
+
+    `concurrency`: most requests of a judge to its server at a time, in place of its rubric's.
 
     Raises InputError for unknown suites, scorers that do not load, rows of another form, and a folder with scores of
     another scorer.
@@ -33,7 +41,7 @@ def run_judge(
     folder = Path(output).expanduser() if output else default_folder(paths, read)
     lock = FolderLock(folder)
     try:
-        judge_in(folder, paths, read, ties)
+        judge_in(folder, paths, read, ties, concurrency)
     finally:
         lock.release()
 
@@ -43,9 +51,11 @@ def default_folder(paths: dict[str, str], read: Read) -> Path:
     return Path("outputs/judge") / "_vs_".join(paths) / read.suite.name.partition(".")[0]
 
 
-def judge_in(folder: Path, paths: dict[str, str], read: Read, ties: str = "protocol") -> dict[str, Any]:
+def judge_in(
+    folder: Path, paths: dict[str, str], read: Read, ties: str = "protocol", concurrency: int | None = None
+) -> dict[str, Any]:
     """The scorecard of the scorers, which is in the folder then, with what was scored before in it."""
-    scorers = {name: _scored_by(folder, name, path, read, ties) for name, path in paths.items()}
+    scorers = {name: _scored_by(folder, name, path, read, ties, concurrency) for name, path in paths.items()}
     card = scorecard(read, scorers)
     write_json(folder / SCORECARD, card)
     write_text(folder / TABLE, markdown(card))
@@ -57,13 +67,13 @@ def judge_in(folder: Path, paths: dict[str, str], read: Read, ties: str = "proto
     return card
 
 
-def _scored_by(folder: Path, name: str, path: str, read: Read, ties: str) -> ScoredBy:
+def _scored_by(folder: Path, name: str, path: str, read: Read, ties: str, concurrency: int | None) -> ScoredBy:
     """The scores of all rows: those of the journal, and of the rest by the scorer, which loads only if it is needed."""
     fingerprint = scorer_fingerprint(path)
     journal = folder / f"scores_{name}.jsonl"
     found = read_journal(journal, path, fingerprint)
     left = _unscored(read.items, found)
-    scorer = load_scorer(path) if left else None
+    scorer = load_scorer(path, concurrency=concurrency) if left else None
     if scorer is None:
         say(f"{name}: all {len(read.items):,} rows have their scores in {journal}; nothing to score", error=True)
     else:
