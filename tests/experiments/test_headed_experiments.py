@@ -57,3 +57,24 @@ def test_a_scorer_is_trained_with_adapters_in_bf16_and_loads_with_the_scores_of_
     for ours, theirs in zip(found, wanted, strict=True):
         assert (ours - theirs).abs().max() < 0.1 * spread
     assert spread > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [2, 3])
+def test_several_heads_under_zero_on_two_ranks_are_those_of_one_process(
+    level: int, small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, tmp_path: Path
+) -> None:
+    given = {
+        "model": small_models["llama"], "dataset": few_pairs, "eval_dataset": held_out_pairs, "max_length": 256,
+        "global_batch": 4, "micro_batch": 2, "max_updates": 4, "learning_rate": 1e-2, "eval_updates": 100,
+        "tracking": "none", "precision": "fp32", "heads": 4,
+    }  # fmt: skip
+    for kind, further in (("fork", {}), ("deepspeed", {"deepspeed": ROOT / f"configs/zero{level}.json"})):
+        done = run(launch(kind, *flags(**given, **further, output=tmp_path / kind)))
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    pairs = [json.loads(line) for line in held_out_pairs.read_text().splitlines()]
+    chats, replies = [from_messages(pair["prompt"]) for pair in pairs], [pair["chosen"][0]["content"] for pair in pairs]
+    one, two = (HFScorer.load(tmp_path / kind / "model").score_members(chats, replies) for kind in ("fork", "deepspeed"))
+    assert one.shape == (4, len(pairs))
+    assert torch.corrcoef(one)[0, 1:].abs().max() < 0.99  # heads of their own
+    torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-3)
