@@ -108,17 +108,20 @@ class Slurm:
         return found[1] if found else ""
 
     def wait_for_state(self, job: str, *states: str, seconds: float) -> str:
-        """Waits for one of some states. Raises TimeoutError."""
+        """Waits for one of some states. Raises TimeoutError, and at once for a job that has failed instead."""
         until = time.monotonic() + seconds
         while (state := self.state(job)) not in states:
-            if time.monotonic() > until:
-                raise TimeoutError(f"job {job} is {state}, not {states}, after {seconds:.0f} s")
+            if time.monotonic() > until or state == "FAILED":
+                raise TimeoutError(f"job {job} is {state}, not {states}")
             time.sleep(0.3)
         return state
 
     def start_now(self, job: str) -> None:
-        """Lets a job that was requeued begin without the two minutes that Slurm waits."""
-        self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+        """Lets a job that was requeued begin without the two minutes that Slurm waits.
+
+        Within the second of its requeue its nodes would refuse it: they have revoked its credentials up to then.
+        """
+        self.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2seconds")
 
     def clear(self) -> None:
         """Cancels every job, and waits for the nodes."""
