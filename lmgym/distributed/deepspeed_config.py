@@ -172,9 +172,14 @@ def _refuse_invalid_sections(config: dict[str, Any], name: str) -> None:
 
 
 def import_deepspeed():
-    """The deepspeed package, whose logs are quiet by default, and on a CPU without its probe for compiled operators."""
-    import deepspeed
+    """The deepspeed package, whose logs are quiet by default, and on a CPU without its probe for compiled operators.
 
+    Its enumeration in checkpoints is pickled by value on all Pythons: 3.11.0 to 3.11.3 would write a call of getattr.
+    """
+    import deepspeed
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+
+    ZeroStageEnum.__reduce_ex__ = lambda stage, _: (type(stage), (stage.value,))
     level, logger = logging.INFO if VERBOSE else logging.WARNING, logging.getLogger("DeepSpeed")
     logger.setLevel(level)
     for handler in logger.handlers:

@@ -74,7 +74,8 @@ def test_several_heads_under_zero_on_two_ranks_are_those_of_one_process(
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     pairs = [json.loads(line) for line in held_out_pairs.read_text().splitlines()]
     chats, replies = [from_messages(pair["prompt"]) for pair in pairs], [pair["chosen"][0]["content"] for pair in pairs]
-    one, two = (HFScorer.load(tmp_path / kind / "model").score_members(chats, replies) for kind in ("fork", "deepspeed"))
+    folders = (tmp_path / kind / "model" for kind in ("fork", "deepspeed"))
+    one, two = (HFScorer.load(folder).score_members(chats, replies) for folder in folders)
     assert one.shape == (4, len(pairs))
     assert torch.corrcoef(one)[0, 1:].abs().max() < 0.99  # heads of their own
     torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-3)

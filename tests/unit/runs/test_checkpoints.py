@@ -216,11 +216,16 @@ def test_a_file_that_agrees_with_its_manifest_and_cannot_be_loaded_is_skipped_an
     assert not sung.exists()
 
 
-def test_shards_as_deepspeed_writes_them_are_whole(tmp_path: Path) -> None:
+def test_shards_as_deepspeed_writes_them_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
+    from lmgym.distributed.deepspeed_config import import_deepspeed
+
+    # as in Python 3.11.2, which Debian 12 has
+    monkeypatch.setattr(ZeroStageEnum, "__reduce_ex__", lambda stage, _: (getattr, (type(stage), stage.name)))
+    import_deepspeed()
     content = {
         "loss_scaler": [LossScaler(1.0), DynamicLossScaler(2.0**16, 2.0, 1000, 1.0, 1)],
         "zero_stage": ZeroStageEnum.gradients,
