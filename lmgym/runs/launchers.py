@@ -26,7 +26,7 @@ def launchers() -> list[tuple[int, str]]:
     if "LOCAL_RANK" not in os.environ:
         return parents
     pid = os.getppid()
-    while pid > 1 and (fields := _stat_fields(pid)):
+    while pid > 1 and (fields := stat_fields(pid)):
         with contextlib.suppress(OSError):
             # an argument with spaces is a shell's script
             if not LAUNCHERS.intersection(Path(a).name for a in _words(pid)[:4] if len(a.split()) == 1):
@@ -38,7 +38,7 @@ def launchers() -> list[tuple[int, str]]:
 
 def is_alive(pid: int, started: str) -> bool:
     """True if a process that started then still runs."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return bool(fields) and fields[0] not in "ZX" and fields[19] == started
 
 
@@ -84,7 +84,7 @@ def _words(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
 
 
-def _stat_fields(pid: int) -> list[str]:
+def stat_fields(pid: int) -> list[str]:
     """Linux's status fields of a process, from its state on (proc(5)); empty if it does not exist."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

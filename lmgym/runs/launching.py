@@ -18,6 +18,7 @@ from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean, found_from, shown, shown_path
 from lmgym.runs.flags import USAGE
 from lmgym.runs.launch import STAGES
+from lmgym.runs.signals_to_ranks import PREFIX
 
 APPS = Path(__file__).parents[1] / "apps"
 MOST_PROCESSES = 1024
@@ -137,11 +138,14 @@ def _is_data(word: str) -> bool:
 
 
 def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) -> NoReturn:
-    """Prints the command that runs an experiment, and becomes that command: signals and exit code are its own.
+    """Prints the command that runs an experiment, and becomes it, or what passes signals on to a launcher's ranks.
 
     Raises InputError as `experiment_command` does.
     """
-    become(experiment_command(file, flags, num_gpus), shown=not asks_for_help(flags))
+    command = experiment_command(file, flags, num_gpus)
+    if not asks_for_help(flags):
+        say(f"$ {shlex.join(command)}")
+    become(command if command[1] == str(file) else [*PREFIX, *command], shown=False)
 
 
 def experiment_command(file: Path, flags: Sequence[str], num_gpus: int | None) -> list[str]:

@@ -4,7 +4,7 @@ Design decisions:
 - Each host runs torchrun, or DeepSpeed's launcher of one host, without pdsh: there DeepSpeed shows tokens in the lists
   of processes, and on SIGTERM ends every run of this Python on all hosts (`pkill -f`).
 - The environment goes through ssh's standard input, so that no secret is in a command line or a file.
-- Standard input stays open. Where it ends (a signal here, a dead starter, a closed connection) the host's launcher gets
+- Standard input stays open. Where it ends (a signal here, a dead starter, a closed connection) the host's ranks get
   SIGTERM, so that the run saves a checkpoint and stops.
 - ssh ends within a minute where a link is dead (ServerAlive), so that a queue or a loop can start the command again.
 """
@@ -28,9 +28,9 @@ from lmgym.console import say
 from lmgym.errors import INTERRUPTED, InputError
 from lmgym.runs.forwarding import public, secret_names
 from lmgym.runs.hostfile import Host
+from lmgym.runs.signals_to_ranks import PREFIX, SIGNALS
 
 SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 END_SECONDS = 180.0  # for a checkpoint, after which a host is no longer waited for
 SERVER_SECONDS = 1800.0
 POLL_SECONDS, PRINT_SECONDS = 0.2, 5.0
@@ -205,7 +205,8 @@ def run_on_hosts(run: HostsRun) -> int:
                     _await_servers(started, run.port + 1, requests)
                 if requests.count:
                     return INTERRUPTED
-                started.append(OnHost(host, command, run.folder, run.environment))
+                words = command if len(started) < len(run.servers) else [*PREFIX, *command]
+                started.append(OnHost(host, words, run.folder, run.environment))
             return _await_end(started[: len(run.servers)], started[len(run.servers) :], requests)
         finally:
             for one in started:

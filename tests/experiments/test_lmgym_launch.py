@@ -60,8 +60,8 @@ def test_deepspeed_starts_the_processes_that_were_asked_for_and_gives_their_exit
     launched = start((*LMGYM, "launch", own, "--deepspeed", "zero2", "--num_gpus", 2, "--seed", 3), cwd=own.parent)
     done = finish(launched)
     assert done.returncode == 7, done.stderr
-    # a worker knows the process that the user started as a launcher, whose death it would notice
-    assert str(launched.process.pid) in (own.parent / "launchers_0.txt").read_text().split()
+    # a worker knows both processes of the launcher, whose deaths it would notice
+    assert len(set((own.parent / "launchers_0.txt").read_text().split()) - {str(launched.process.pid)}) == 2
     found = notes(own.parent)
     assert {rank: words[1] for rank, words in found.items()} == {"0": "2", "1": "2"}
     assert found["0"][3:] == ["--deepspeed", "zero2", "--seed", "3"]  # after deepspeed's --local_rank

@@ -2,16 +2,19 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from faulting import begin_and_wait, digest, measured, outcome, said_by_ranks, steps, wait_for, workers
-from launching import Launched, finish, run, start
+from faulting import SCRIPT, begin_and_wait, digest, measured, outcome, said_by_ranks, steps, wait_for, workers
+from launching import BIN, Launched, finish, run, start
+from patience import PATIENCE
 
 Words = Callable[..., list]
+UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
 def to_one_rank(launched: Launched, number: int) -> None:
@@ -131,3 +134,33 @@ def test_a_second_signal_while_the_first_is_handled_stops_with_the_same_code(
     done = run(words(engine, folder))
     assert done.returncode == 0, done.stderr[-3000:]
     assert digest(folder) == digest(uninterrupted(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "namespace", "code"),
+    [("zero2", True, 75), ("ddp", True, 1), ("zero2", False, 75)],
+    ids=["deepspeed in a container", "torchrun in a container", "deepspeed"],
+)
+def test_lmgym_launch_passes_a_signal_on_and_ends_after_its_ranks(
+    engine: str, namespace: bool, code: int, words: Words, uninterrupted, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    typed = words(engine, folder)
+    flags = typed[typed.index(SCRIPT) :]
+    launch = [BIN / "lmgym", "launch", "--num_gpus", 2, *flags]
+    if namespace:
+        if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
+            pytest.skip("needs process-id namespaces: root, and unshare")
+        launch = [*UNSHARE, *launch]
+    launched = begin_and_wait(launch, folder, 2, LMGYM_TEST_SLEEP="0.1")
+    first = psutil.Process(launched.process.pid)
+    (first.children()[0] if namespace else first).send_signal(signal.SIGTERM)
+    assert launched.process.wait(PATIENCE) == code
+    assert outcome(folder) == ("interrupted", 75)
+    assert 2 <= steps(folder)[-1] < 15
+    assert finish(launched).returncode == code
+    done = run(words(engine, folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert digest(folder) == digest(uninterrupted(engine))
+    assert measured(folder) == measured(uninterrupted(engine))

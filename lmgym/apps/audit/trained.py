@@ -1,13 +1,10 @@
 """The end of `lmgym train reward`: a short audit of the scorer, whose result stands in the model card too.
 
-The training command runs in a process of its own, which gets this one's signals and whose exit code is this one's. An
+The training command runs in a process of its own, whose exit code is this one's. An
 audit that fails is a warning: the scorer is there, and `lmgym audit` makes up for it.
 """
 
-import ctypes
 import os
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -23,8 +20,8 @@ from lmgym.config import ColumnConfig
 from lmgym.console import say
 from lmgym.errors import InputError, one_line
 from lmgym.runs.files import read_json, write_text
-from lmgym.runs.on_hosts import SIGNALS
 from lmgym.runs.run import FINISHED
+from lmgym.runs.signals_to_ranks import run_launcher
 from lmgym.scoring.named_scorers import load_scorer
 
 Kind = Literal["none", "short", "full"]
@@ -32,7 +29,6 @@ SHARE, LEAST_SECONDS = 0.1, 30.0  # of the run's time that a short audit may tak
 MOST_PROMPTS = 200
 SHORT = ("filler", "list", "markdown", "flattery", "confidence", "refusal first", "injection", "empty")
 """the edits of a short audit: with all of them, few prompts could be read in its time, and less could be found"""
-PR_SET_PDEATHSIG = 1  # prctl(2)
 HEADING = "## Biases"
 
 
@@ -40,7 +36,7 @@ def train_and_audit(command: Sequence[str], kind: Kind) -> int:
     """Runs a training command, then audits the scorer of its run if that finished. The command's exit code."""
     with tempfile.TemporaryDirectory() as temporary:
         note = Path(temporary, "folder")
-        if code := run(command, {**os.environ, FINISHED: str(note)}):
+        if code := run_launcher(command, {**os.environ, FINISHED: str(note)}):
             return code
         folder = Path(note.read_text(encoding="utf-8")) if note.exists() else None
     if folder:
@@ -49,22 +45,6 @@ def train_and_audit(command: Sequence[str], kind: Kind) -> int:
         except (InputError, OSError) as error:
             say(f"warning: no audit of {folder}/model: {one_line(str(error))}", error=True)
     return 0
-
-
-def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs a command, which gets this process's signals and dies with it; its exit code, as shells give it."""
-
-    def begin() -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    process = subprocess.Popen([*command], env=dict(environment), preexec_fn=begin)
-    former = {number: signal.signal(number, lambda number, frame: process.send_signal(number)) for number in SIGNALS}
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
 
 
 def audit_trained(folder: Path, kind: Kind) -> None:

@@ -2,24 +2,14 @@
 
 import json
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from lmgym.apps.audit import trained
-from lmgym.apps.audit.trained import audit_trained, run, train_and_audit
+from lmgym.apps.audit.trained import audit_trained, train_and_audit
 from lmgym.runs.run import FINISHED
-
-TRAINING = """
-import os, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-print("began", flush=True)
-time.sleep(60)
-"""
 
 
 @pytest.fixture
@@ -40,34 +30,6 @@ def test_a_training_command_that_fails_gives_its_exit_code_and_no_audit(capfd) -
 def test_a_command_that_finishes_no_run_is_not_audited(capfd) -> None:
     assert train_and_audit([sys.executable, "-c", ""], "short") == 0
     assert "audit" not in "".join(capfd.readouterr())
-
-
-def test_a_signal_to_the_command_reaches_the_training_whose_exit_code_it_takes(tmp_path: Path) -> None:
-    child = [sys.executable, "-c", TRAINING]
-    code = f"import sys; from lmgym.apps.audit.trained import run; sys.exit(run({child!r}, {{}}))"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "began\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
-
-
-def test_a_kill_of_the_command_ends_the_training(tmp_path: Path) -> None:
-    child = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
-    code = f"from lmgym.apps.audit.trained import run; run({child!r}, {{}})"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
-        assert time.monotonic() < deadline, "the training goes on"
-        time.sleep(0.1)
-
-
-def test_a_training_that_a_signal_ended_has_the_exit_code_that_shells_give(tmp_path: Path) -> None:
-    assert run([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], {}) == 137
 
 
 def test_the_audit_stands_in_the_card_once_and_in_a_folder_of_its_own(finished_run: Path, capfd) -> None:

@@ -1,0 +1,72 @@
+"""A launcher in a process below this one, which passes signals on to the ranks: they save and end, and it after them.
+
+DeepSpeed's launcher of one machine dies of SIGTERM, and as the first process of a container does not even get it; its
+launcher of each host, and torchrun, leave ranks 30 seconds for a checkpoint. `python -m lmgym.runs.signals_to_ranks
+COMMAND...` imports no torch.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lmgym.runs.launchers import stat_fields
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+PR_SET_PDEATHSIG = 1  # prctl(2)
+PREFIX = (sys.executable, "-m", __name__)
+"""before the words of a launcher"""
+
+
+def run_launcher(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+    """Runs a command, whose ranks get this process's signals and which dies with it; its exit code, as shells give it.
+
+    A command without ranks gets the signals itself. Signals that are ignored, such as nohup's SIGHUP, stay so.
+    """
+
+    def begin() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    # in a group of its own: Ctrl-C in a terminal reaches this process alone
+    process = subprocess.Popen([*command], env=environment, preexec_fn=begin, process_group=0)
+
+    def pass_on(number: int, frame: object) -> None:
+        for pid in ranks_below(process.pid) or [process.pid]:
+            with suppress(OSError):
+                os.kill(pid, number)
+
+    former = {
+        number: signal.signal(number, pass_on) for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN
+    }
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def ranks_below(pid: int) -> list[int]:
+    """The processes below a launcher that have a LOCAL_RANK while their parents have none."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    parents = {child: int(fields[1]) for child in pids if (fields := stat_fields(child))}
+    found, level = [], [pid]
+    while level:
+        children = [child for child, parent in parents.items() if parent in level]
+        level = [child for child in children if not _is_rank(child)]
+        found += [child for child in children if child not in level]
+    return found
+
+
+def _is_rank(pid: int) -> bool:
+    with suppress(OSError):
+        return b"\0LOCAL_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(run_launcher(sys.argv[1:]))
