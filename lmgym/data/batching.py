@@ -60,10 +60,14 @@ def accumulation_steps(global_batch: int, micro_batch: int, ranks: int) -> int:
     together = micro_batch * ranks
     if global_batch % together:
         below = global_batch // together * together
-        fix = f"{below} or {below + together}" if below else str(together)
+        fix = f"--global_batch {below} or {below + together}" if below else f"--global_batch {together}"
+        if global_batch % ranks == 0:
+            each = global_batch // ranks
+            smaller = next(size for size in range(min(micro_batch, each), 0, -1) if each % size == 0)
+            fix = f"--micro_batch {smaller}, which leaves an update as it is, or {fix}"
         raise InputError(
             f"global_batch={global_batch} is not divisible by micro_batch={micro_batch} times {ranks} rank(s); "
-            f"use --global_batch {fix}"
+            f"use {fix}"
         )
     return global_batch // together
 

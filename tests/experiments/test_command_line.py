@@ -114,7 +114,8 @@ REFUSED = {
     "a relative path that is none": ({"dataset": "data/pairs.jsonl"}, r"dataset data/pairs.jsonl does not exist"),
     "a batch that does not divide": (
         {"global_batch": 10, "micro_batch": 4},
-        r"global_batch=10 is not divisible by micro_batch=4 times 1 rank\(s\); use --global_batch 8 or 12",
+        r"global_batch=10 is not divisible by micro_batch=4 times 1 rank\(s\); use --micro_batch 2, which leaves an "
+        r"update as it is, or --global_batch 8 or 12",
     ),
     "a batch of none": ({"micro_batch": 0}, r"micro_batch=0; needed: 1 to 1,048,576"),
     "no epochs": ({"epochs": 0.0}, r"epochs=0.0; needed: above 0"),

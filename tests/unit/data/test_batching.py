@@ -146,7 +146,13 @@ def test_accumulation_steps_divide(plan: tuple[int, int, int], steps: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("plan", "fix"), [((100, 8, 1), "96 or 104"), ((100, 4, 8), "96 or 128"), ((3, 4, 2), "use --global_batch 8")]
+    ("plan", "fix"),
+    [
+        ((100, 8, 1), "--micro_batch 5, which leaves an update as it is, or --global_batch 96 or 104"),
+        ((100, 4, 8), "use --global_batch 96 or 128"),
+        ((3, 4, 2), "use --global_batch 8"),
+        ((8, 8, 2), "--micro_batch 4, which leaves an update as it is, or --global_batch 16"),
+    ],
 )
 def test_a_batch_that_does_not_divide_names_those_that_do(plan: tuple[int, int, int], fix: str) -> None:
     with pytest.raises(InputError, match=fix) as caught:
