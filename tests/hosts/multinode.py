@@ -42,7 +42,7 @@ class Launch:
         found = []
         for pid in host.processes(self.script.name):
             words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            if words[0].endswith("python") and any(word.endswith(self.script.name) for word in words[1:3]):
+            if Path(words[0]).name.startswith("python") and any(word.endswith(self.script.name) for word in words[1:3]):
                 found.append(pid)
         return min(found, default=0)  # data workers are forks of it
 

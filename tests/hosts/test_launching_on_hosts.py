@@ -12,7 +12,7 @@ import pytest
 from faulting import SCRIPT, TRAIN, UPDATES, digest, measured, outcome, steps
 from launching import ROOT, flags
 from machines import Cluster, Host, wait_for
-from multinode import Launch
+from multinode import Launch, kill
 from patience import PATIENCE
 from slurm import Slurm
 
@@ -105,7 +105,7 @@ def test_a_rank_that_is_killed_ends_all_hosts_and_a_dead_link_ends_the_command(
     launch = begin(two_hosts, words, tmp_path, **SLOWLY)
     launch.wait_for_step(tmp_path, 2)
     with timed(f"kill -9 of a remote rank under lmgym launch, {whole[0] or 'torchrun'}"):
-        subprocess.run(["kill", "-9", str(launch.rank(two_hosts[1]))], check=True)
+        kill(launch.rank(two_hosts[1]))
         codes, said = launch.finish()
     assert codes != [0]
     assert "the other hosts are asked to stop" in said

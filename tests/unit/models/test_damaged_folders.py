@@ -15,7 +15,7 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import tokenize_texts
 
-DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+DEEP = '{"a":' * 200_000 + "1" + "}" * 200_000
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
 Damage = Callable[[Path], object]
 
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, Damage]] = {
     "a pickled adapter": ("adapter_model.bin", pickled_adapter),
     "an adapter of a list": ("adapter_config.json", text("adapter_config.json", "[3]")),
     **{
-        f"5,000 levels in {name}.json": (f"{name}.json", text(f"{name}.json", DEEP))
+        f"200,000 levels in {name}.json": (f"{name}.json", text(f"{name}.json", DEEP))
         for name in ("config", "tokenizer", "tokenizer_config", "special_tokens_map", "generation_config")
     },
 }
