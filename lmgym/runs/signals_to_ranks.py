@@ -10,14 +10,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lmgym.runs.launchers import stat_fields
+from lmgym.runs.launchers import is_alive, stat_fields
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 PR_SET_PDEATHSIG = 1  # prctl(2)
+POLL_SECONDS = 0.1
 PREFIX = (sys.executable, "-m", __name__)
 """before the words of a launcher"""
 
@@ -31,19 +33,23 @@ def run_launcher(command: Sequence[str], environment: Mapping[str, str] | None =
     def begin() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    # in a group of its own: Ctrl-C in a terminal reaches this process alone
-    process = subprocess.Popen([*command], env=environment, preexec_fn=begin, process_group=0)
+    process = subprocess.Popen([*command], env=environment, preexec_fn=begin)
+    asked: dict[int, str] = {}  # ranks that got a signal, with their start times
 
     def pass_on(number: int, frame: object) -> None:
-        for pid in ranks_below(process.pid) or [process.pid]:
+        asked.update({pid: fields[19] for pid in ranks_below(process.pid) if (fields := stat_fields(pid))})
+        for pid in (ranks := [pid for pid, started in asked.items() if is_alive(pid, started)]):
             with suppress(OSError):
                 os.kill(pid, number)
+        if not ranks:
+            process.send_signal(number)
 
-    former = {
-        number: signal.signal(number, pass_on) for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN
-    }
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    former = {number: signal.signal(number, pass_on) for number in heard}
     try:
         code = process.wait()
+        while any(is_alive(*rank) for rank in asked.items()):  # Ctrl-C ends DeepSpeed's launcher before them
+            time.sleep(POLL_SECONDS)
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

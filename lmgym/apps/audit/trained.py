@@ -40,6 +40,8 @@ def train_and_audit(command: Sequence[str], kind: Kind) -> int:
             return code
         folder = Path(note.read_text(encoding="utf-8")) if note.exists() else None
     if folder:
+        if folder.is_relative_to(here := Path.cwd()):
+            folder = folder.relative_to(here)  # as the run's own lines have it
         try:
             audit_trained(folder, kind)
         except (InputError, OSError) as error:

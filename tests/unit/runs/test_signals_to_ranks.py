@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pexpect
 import pytest
 from patience import PATIENCE, wait_until
 
@@ -60,9 +61,29 @@ def test_ranks_get_a_signal_once_and_the_launcher_ends_after_them(
 ) -> None:
     process = begin([*PREFIX, *launcher])
     wait_for_ranks(tmp_path)
-    os.killpg(process.pid, number)  # Ctrl-C of a terminal reaches the group
+    process.send_signal(number)
     assert process.wait(PATIENCE) == 75
     assert [(tmp_path / place).read_text() for place in "01"] == [f"{number}\n"] * 2
+
+
+def test_ctrl_c_of_a_terminal_ends_the_launcher_first_and_the_command_after_the_ranks(
+    launcher: list[str], tmp_path: Path
+) -> None:
+    rank = RANK.replace("assert child.poll() is None", "time.sleep(1)")  # the group's children got it too
+    (tmp_path / "rank.py").write_text(rank.replace("sys.exit(75)", "open(f'{folder}/saved', 'w').close()"))
+    process = begin([*PREFIX, *launcher])
+    wait_for_ranks(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(PATIENCE) not in (0, 75)  # the launcher's own
+    assert (tmp_path / "saved").exists()
+
+
+def test_a_command_can_read_from_the_terminal() -> None:
+    asks = "import sys; print('asks', flush=True); print('read', sys.stdin.readline(), flush=True)"
+    process = pexpect.spawn(PREFIX[0], [*PREFIX[1:], sys.executable, "-c", asks], encoding="utf-8", timeout=PATIENCE)
+    process.expect("asks")
+    process.sendline("hello")
+    process.expect("read hello")
 
 
 def test_the_first_process_of_a_container_does_too(launcher: list[str], tmp_path: Path) -> None:
