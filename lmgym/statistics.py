@@ -73,9 +73,10 @@ def notes(estimates: Iterable[Estimate], unit: str) -> list[str]:
     found = [
         f"–: one {unit} is too few for a 95% interval" if reason == TOO_FEW else f"–: {reason}" for reason in reasons
     ]
-    least = min((estimate.units for estimate in known if not estimate.reason), default=FEW)
-    if least < FEW:
-        found.append(f"Intervals rest on only {least} {unit}s; {FEW} or more are needed to rely on a figure")
+    units = {estimate.units for estimate in known if not estimate.reason}
+    if (least := min(units, default=FEW)) < FEW:
+        few = f"only {least}" if len(units) == 1 else f"as few as {least}"
+        found.append(f"Intervals rest on {few} {unit}s; {FEW} or more are needed to rely on a figure")
     return found
 
 

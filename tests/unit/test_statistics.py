@@ -67,6 +67,8 @@ def test_one_unit_and_equal_values_have_no_interval_and_say_so_once() -> None:
     assert mean([]) == NOTHING
     assert f"{NOTHING:.3f}" == "–"
     assert notes([share([1, 0] * 20)], "question") == []
+    [few] = notes([share([1, 0] * 20), share([1] * 6)], "question")
+    assert few.startswith("Intervals rest on as few as 6 questions; ")
 
 
 def test_the_mean_of_independent_values_has_students_interval() -> None:

@@ -12,6 +12,7 @@ from lmgym.apps.audit.biases import Bias
 from lmgym.apps.audit.edits import Exchange, Versions
 from lmgym.apps.audit.recorded import Sample
 from lmgym.apps.audit.verdicts import Row
+from lmgym.console import say
 from lmgym.generation.protocol import Generator, Sampling
 from lmgym.text import Conversation, Turn
 
@@ -28,17 +29,23 @@ NAME = "longer, rewritten"
 def length_by_rewriting(rewriter: Generator, samples: Sequence[Sample], edited: int, sampling: Sampling) -> Bias:
     """The bias whose versions are the rewrites of the first `edited` replies of each prompt.
 
-    A reply is left out if a rewrite of it is empty or does not end, or if the long version is not LONGER.
+    A reply is left out, and counted in a line, if a rewrite of it is empty or does not end, or if the long version is
+    not LONGER.
     """
     given = [Exchange(one.conversation, reply) for one in samples for reply in one.replies[:edited]]
     once = {order: _rewrite(rewriter, given, [one.reply for one in given], order, sampling) for order in SIZES}
     plain = _rewrite(rewriter, given, once["long"], "short", sampling)
     tested = _rewrite(rewriter, given, once["short"], "long", sampling)
+    whole = [(one, short, long) for one, short, long in zip(given, plain, tested, strict=True) if short and long]
     versions = {
         one: (Exchange(one.conversation, short), Exchange(one.conversation, long))
-        for one, short, long in zip(given, plain, tested, strict=True)
-        if short and long and len(long.split()) >= LONGER * len(short.split())
+        for one, short, long in whole
+        if len(long.split()) >= LONGER * len(short.split())
     }
+    say(
+        f"{NAME}: {len(versions):,} of {len(given):,} replies; left out: {len(given) - len(whole):,} whose rewrites "
+        f"are empty or did not end, {len(whole) - len(versions):,} whose long version is not {LONGER:g} times as long"
+    )
 
     def edit(one: Exchange) -> Versions | None:
         return versions.get(one)

@@ -125,8 +125,9 @@ def test_both_versions_are_rewritten_twice() -> None:
     assert bias.edit(Exchange(chat, sample.replies[1])) is None
 
 
-def test_rewrites_that_do_not_end_are_left_out() -> None:
+def test_rewrites_that_do_not_end_are_left_out_and_counted(capsys) -> None:
     chat = Conversation((Turn("user", "Where is it?"),))
     sample = Sample(chat, ("It is the red house on the hill.",))
     bias = length_by_rewriting(Rewriter(ends=False), [sample], 1, Sampling(temperature=0))
     assert bias.edit(Exchange(chat, sample.replies[0])) is None
+    assert "longer, rewritten: 0 of 1 replies; left out: 1 whose rewrites are empty" in capsys.readouterr().out
