@@ -164,3 +164,21 @@ def test_lmgym_launch_passes_a_signal_on_and_ends_after_its_ranks(
     assert done.returncode == 0, done.stderr[-3000:]
     assert digest(folder) == digest(uninterrupted(engine))
     assert measured(folder) == measured(uninterrupted(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["zero2", "ddp"])
+def test_ranks_below_lmgym_launch_have_more_time_than_a_launcher_leaves_them(
+    engine: str, words: Words, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    typed = words(engine, folder)
+    launch = [BIN / "lmgym", "launch", "--num_gpus", 2, *typed[typed.index(SCRIPT) :]]
+    launched = begin_and_wait(launch, folder, 1, LMGYM_TEST_SLEEP="24")  # an update takes over 40 seconds
+    before, began = steps(folder)[-1], time.monotonic()
+    launched.process.send_signal(signal.SIGTERM)
+    launched.process.wait(PATIENCE)
+    finish(launched)
+    assert time.monotonic() - began > 35  # torchrun kills after 30
+    assert outcome(folder) == ("interrupted", 75)
+    assert steps(folder)[-1] > before
