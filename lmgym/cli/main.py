@@ -1,7 +1,5 @@
 """The `lmgym` command. Stages are imported inside its commands only."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +37,7 @@ from lmgym.runs.launching import (
     experiments,
     launch_experiment,
     list_experiments,
+    show_command,
 )
 from lmgym.runs.usage import OneLineErrors
 
@@ -132,8 +131,7 @@ def _train(file: Path, flags: list[str], num_gpus: int | None, audit: Any) -> No
         from lmgym.apps.audit.trained import train_and_audit
 
         command = experiment_command(file, flags, num_gpus)
-        say(f"$ {shlex.join(command)}")
-        sys.stdout.flush()
+        show_command(command)
         raise SystemExit(train_and_audit(command, audit))
 
 

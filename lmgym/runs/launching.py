@@ -144,7 +144,7 @@ def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) ->
     """
     command = experiment_command(file, flags, num_gpus)
     if not asks_for_help(flags):
-        say(f"$ {shlex.join(command)}")
+        show_command(command)
     become(command if command[1] == str(file) else [*PREFIX, *command], shown=False)
 
 
@@ -170,10 +170,16 @@ def asks_for_help(flags: Sequence[str]) -> bool:
 def become(command: list[str], shown: bool = True) -> NoReturn:
     """Replaces this process by a command, which is printed if `shown`: signals and exit code are the command's own."""
     if shown:
-        say(f"$ {shlex.join(command)}")
+        show_command(command)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], command)
+
+
+def show_command(command: Sequence[str]) -> None:
+    """Prints a command before it runs, above the output of its own."""
+    say(f"$ {shlex.join(command)}")
+    sys.stdout.flush()
 
 
 def count_processes(num_gpus: int | None) -> int:

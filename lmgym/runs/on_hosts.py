@@ -12,7 +12,6 @@ Design decisions:
 import base64
 import json
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -22,13 +21,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import final
 
 from lmgym.console import say
 from lmgym.errors import INTERRUPTED, InputError
 from lmgym.runs.forwarding import public, secret_names
 from lmgym.runs.hostfile import Host
-from lmgym.runs.signals_to_ranks import PREFIX, SIGNALS
+from lmgym.runs.signals_to_ranks import PREFIX, signals_to
 
 SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
 END_SECONDS = 180.0  # for a checkpoint, after which a host is no longer waited for
@@ -171,23 +171,13 @@ class OnHost:
 
 @final
 class Requests:
-    """Counts signals that ask to stop, within `with`."""
+    """Counts signals that ask to stop."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._former: dict[int, object] = {}
 
-    def __enter__(self) -> "Requests":
-        for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup's SIGHUP stays ignored
-                self._former[number] = signal.signal(number, self._add)
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _add(self, number: int, frame: object) -> None:
+    def add(self, number: int, frame: FrameType | None) -> None:
+        """The handler of a signal."""
         self.count += 1
 
 
@@ -198,7 +188,8 @@ def run_on_hosts(run: HostsRun) -> int:
     ends at once. Raises InputError if a server does not start.
     """
     started: list[OnHost] = []
-    with Requests() as requests:
+    requests = Requests()
+    with signals_to(requests.add):
         try:
             for host, command in run.commands():
                 if len(started) == len(run.servers):

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from lmgym.runs.launchers import is_alive, stat_fields
 
@@ -27,7 +28,7 @@ PREFIX = (sys.executable, "-m", __name__)
 def run_launcher(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Runs a command, whose ranks get this process's signals and which dies with it; its exit code, as shells give it.
 
-    A command without ranks gets the signals itself. Signals that are ignored, such as nohup's SIGHUP, stay so.
+    A command without ranks gets the signals itself.
     """
 
     def begin() -> None:
@@ -36,7 +37,7 @@ def run_launcher(command: Sequence[str], environment: Mapping[str, str] | None =
     process = subprocess.Popen([*command], env=environment, preexec_fn=begin)
     asked: dict[int, str] = {}  # ranks that got a signal, with their start times
 
-    def pass_on(number: int, frame: object) -> None:
+    def pass_on(number: int, frame: FrameType | None) -> None:
         asked.update({pid: fields[19] for pid in ranks_below(process.pid) if (fields := stat_fields(pid))})
         for pid in (ranks := [pid for pid, started in asked.items() if is_alive(pid, started)]):
             with suppress(OSError):
@@ -44,16 +45,23 @@ def run_launcher(command: Sequence[str], environment: Mapping[str, str] | None =
         if not ranks:
             process.send_signal(number)
 
-    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    former = {number: signal.signal(number, pass_on) for number in heard}
-    try:
+    with signals_to(pass_on):
         code = process.wait()
         while any(is_alive(*rank) for rank in asked.items()):  # Ctrl-C ends DeepSpeed's launcher before them
             time.sleep(POLL_SECONDS)
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
     return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Context manager in which signals that ask to stop reach a handler; those that are ignored stay so."""
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # not nohup's SIGHUP
+    former = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, earlier in former.items():
+            signal.signal(number, earlier)
 
 
 def ranks_below(pid: int) -> list[int]:

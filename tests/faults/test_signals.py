@@ -2,19 +2,18 @@
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from containers import as_first_process
 from faulting import SCRIPT, begin_and_wait, digest, measured, outcome, said_by_ranks, steps, wait_for, workers
 from launching import BIN, Launched, finish, run, start
 from patience import PATIENCE
 
 Words = Callable[..., list]
-UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
 def to_one_rank(launched: Launched, number: int) -> None:
@@ -150,9 +149,7 @@ def test_lmgym_launch_passes_a_signal_on_and_ends_after_its_ranks(
     flags = typed[typed.index(SCRIPT) :]
     launch = [BIN / "lmgym", "launch", "--num_gpus", 2, *flags]
     if namespace:
-        if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
-            pytest.skip("needs process-id namespaces: root, and unshare")
-        launch = [*UNSHARE, *launch]
+        launch = as_first_process(launch)
     launched = begin_and_wait(launch, folder, 2, LMGYM_TEST_SLEEP="0.1")
     first = psutil.Process(launched.process.pid)
     (first.children()[0] if namespace else first).send_signal(signal.SIGTERM)

@@ -52,7 +52,7 @@ LAST = [(ORIGINAL, "rows", "alice/rows"), (ORIGINAL, "policy", "alice/private"),
 
 @pytest.fixture(scope="module")
 def said(small_models: dict[str, Path], scorer_folders: dict[str, Path], tmp_path_factory) -> Iterator[dict[str, str]]:
-    """What loading each of the cases said, all of them in one process, by `TOKEN KIND NAME`."""
+    """The message of each of the cases, loaded all of them in one process, by `TOKEN KIND NAME`."""
     with serving() as hub:
         fill(hub, small_models["llama"], scorer_folders["llama"])
         home = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path_factory.mktemp("home")), "HF_HUB_OFFLINE": "0"}

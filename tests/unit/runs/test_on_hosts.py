@@ -33,7 +33,7 @@ VALUE = 'it\'s 2 $HOME `id` "quoted"'
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the stand-ins were called with and did; they are first on PATH, and in place of this Python."""
+    """The calls and deeds of the stand-ins; they are first on PATH, and in place of this Python."""
     for name, text in {"ssh": SSH, "launcher": LAUNCHER}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)

@@ -55,7 +55,7 @@ def live(folder: Path, *arguments: object, **environment: str) -> str:
 
 
 def lines(folder: Path) -> list[tuple[int, dict[str, float]]]:
-    """What the run's own file has: the measure of what a tracker should have."""
+    """The figures of the run's own file, which a tracker should have too."""
     found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [(line.pop("step"), {k: v for k, v in line.items() if k not in ("time", "non_finite")}) for line in found]
 

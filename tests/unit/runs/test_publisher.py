@@ -1,13 +1,11 @@
 """Pushes while a run trains: in the background, once each, and never to the run's harm."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hub_stub import WRITER, Fault, Hub, serving
-from huggingface_hub import constants
+from hub_stub import Fault, Hub
 from patience import wait_until
 
 from lmgym.config import ModelConfig, SharingConfig
@@ -21,16 +19,9 @@ NAME = "alice/tiny"
 SHARING = SharingConfig(push_to_hub=NAME)
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(access, "FIRST_WAIT", 0.01)
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "LONGEST_WAIT", 0.01)
-    monkeypatch.setenv("HF_TOKEN", WRITER)
-    with serving() as found:
-        monkeypatch.setattr(constants, "ENDPOINT", found.url)
-        yield found
 
 
 def save(folder: Path, source: Path, weights: bytes) -> None:

@@ -1,12 +1,11 @@
-"""What is pushed to the hub, against a stand-in that cuts connections and refuses: once each, whole, and no more."""
+"""Pushes to the hub, against a stand-in that cuts connections and refuses: once each, whole, and no more."""
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_stub import FINE, READER, WRITER, WRONG, Fault, Hub, serving
+from hub_stub import FINE, READER, WRITER, WRONG, Fault, Hub
 from huggingface_hub import HfApi, constants, snapshot_download
 
 from lmgym.errors import InputError
@@ -17,20 +16,6 @@ from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
 
 NAME = "alice/tiny"
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub, and this process as alice's, with short waits before another try."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(access, "FIRST_WAIT", 0.01)
-    monkeypatch.setenv("HF_TOKEN", WRITER)
-    with serving() as found:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, found.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", found.url)
-        yield found
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pytest
+from containers import as_first_process
 from patience import PATIENCE, wait_until
 
 from lmgym.runs.signals_to_ranks import PREFIX, run_launcher
@@ -36,7 +38,6 @@ import os, subprocess, sys
 ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, "LOCAL_RANK": str(i)}) for i in range(2)]
 sys.exit(max(rank.wait() for rank in ranks))
 """
-UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def launcher(tmp_path: Path) -> list[str]:
     return [sys.executable, str(tmp_path / "launcher.py"), str(tmp_path / "rank.py"), str(tmp_path)]
 
 
-def begin(words: Sequence[str], **how: bool) -> subprocess.Popen:
-    return subprocess.Popen([*words], stdin=subprocess.DEVNULL, start_new_session=True, **how)
+def begin(words: Sequence[Any]) -> subprocess.Popen:
+    return subprocess.Popen([*words], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def wait_for_ranks(folder: Path) -> None:
@@ -87,9 +88,7 @@ def test_a_command_can_read_from_the_terminal() -> None:
 
 
 def test_the_first_process_of_a_container_does_too(launcher: list[str], tmp_path: Path) -> None:
-    if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
-        pytest.skip("needs process-id namespaces: root, and unshare")
-    process = begin([*UNSHARE, *PREFIX, *launcher])
+    process = begin(as_first_process([*PREFIX, *launcher]))
     wait_for_ranks(tmp_path)
     first = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(first[0]), signal.SIGTERM)

@@ -46,7 +46,7 @@ def judge_of(server: JudgeServer, cache: VerdictCache, concurrency: int = 8) -> 
 
 
 def fenced(prompt: str, what: str) -> str:
-    """What stands in the fence of a prompt."""
+    """The text in the fence of a prompt."""
     match = re.search(rf"<({what}-[0-9a-f]{{8}})>\n(.*)\n</\1>", prompt, re.DOTALL)
     assert match
     return match[2]

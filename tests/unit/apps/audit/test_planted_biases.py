@@ -55,7 +55,7 @@ def drawn(rng: np.random.Generator, prompts: int) -> list[Sample]:
 
 
 def audits_of_the_size_asked_for(name: str, strength: float, pilot: int) -> Iterator[bool]:
-    """Whether the planted bias is named, of audits with as many prompts as a pilot asks for in its row."""
+    """True where the planted bias is named, for audits with as many prompts as a pilot asks for in its row."""
     feature, row = PLANTED[name]
     rng = np.random.default_rng([pilot, int(10 * strength)])
     for seed in range(10**6):

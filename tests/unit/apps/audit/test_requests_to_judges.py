@@ -1,4 +1,4 @@
-"""How many requests a judge's server gets at a time: as its rubric says, unless the command says otherwise."""
+"""A judge's server gets as many requests at a time as its rubric says, unless the command says otherwise."""
 
 import json
 from collections.abc import Iterator
