@@ -22,9 +22,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 from lmgym.config import ModelConfig
-from lmgym.errors import InputError
 from lmgym.models.classifiers import new_classifier, round_frozen_layers, round_weights
-from lmgym.models.config_fields import layer_count, width
+from lmgym.models.config_fields import attn_implementation, layer_count, width
 from lmgym.models.damage import readable
 from lmgym.models.lora import add_lora
 from lmgym.models.saving import unwrap_adapters
@@ -140,8 +139,6 @@ def activation_bytes(
     log.setLevel(logging.CRITICAL)
     try:
         return _on_fake_tensors(model_config, tokens, settings, engine, logits, count, learns)
-    except InputError:
-        raise
     except Exception:  # what a model's code may ask of tensors has no end, and this is an estimate
         per_token = width(model_config) * (2 if settings.precision == "fp32" else 1)
         layer = UNKNOWN_LAYER * tokens * per_token
@@ -168,7 +165,6 @@ def _shortened(config, layers: int) -> Any:
         with contextlib.suppress(AttributeError):  # some families' are computed
             config.layer_types = config.layer_types[:layers]
     config.num_hidden_layers = layers  # transformers' attribute_map has it by each family's name
-    config._attn_implementation = ATTENTION
     return config
 
 
@@ -184,12 +180,14 @@ def _passes(config, tokens: int, settings: ModelConfig, engine: bool, logits: in
             parameter.grad = torch.empty_like(parameter)
         rows = torch.zeros(-(-tokens // ROW), min(ROW, tokens), dtype=torch.long)
         with PeakBytes([*model.parameters(), *(p.grad for p in trained)]) as count:
-            with torch.autocast("cpu", torch.bfloat16, enabled=casts), torch.set_grad_enabled(learns):
-                states = body(input_ids=rows, use_cache=False).last_hidden_state
-                loss = _Logits.apply(states, logits) if logits else states[:, -1].float().sum()
-            forward = count.begin()
-            if learns:
-                loss.backward()
+            # as a run does: chosen for a pass, since some families know only their own kinds when they are built
+            with attn_implementation(plain.config, ATTENTION):
+                with torch.autocast("cpu", torch.bfloat16, enabled=casts), torch.set_grad_enabled(learns):
+                    states = body(input_ids=rows, use_cache=False).last_hidden_state
+                    loss = _Logits.apply(states, logits) if logits else states[:, -1].float().sum()
+                forward = count.begin()
+                if learns:
+                    loss.backward()  # which computes again what checkpoints left out
     return forward, count.begin()
 
 

@@ -3,8 +3,9 @@
 transformers' own lists of classes decide the kind: a decoder is a model that it has a causal class for.
 """
 
+import contextlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -115,3 +116,14 @@ def _has_class(config, *kinds) -> bool:
     """True if transformers, or code of a hub id, has a model of this config for one of the auto classes."""
     remote = getattr(config, "auto_map", None) or {}
     return any(type(config) in kind._model_mapping or kind.__name__ in remote for kind in kinds)
+
+
+@contextlib.contextmanager
+def attn_implementation(config, name: str) -> Iterator[None]:
+    """Within a `with`, the model with this config uses another attention implementation of transformers."""
+    before = config._attn_implementation
+    config._attn_implementation = name
+    try:
+        yield
+    finally:
+        config._attn_implementation = before

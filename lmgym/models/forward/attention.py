@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
+from lmgym.models.config_fields import attn_implementation
 from lmgym.models.forward.packed_rows import PackedRows, Varlen
 
 try:
@@ -69,17 +70,6 @@ def use_attention(config, attention: Attention) -> Iterator[None]:
             yield
     finally:
         _current.reset(token)
-
-
-@contextlib.contextmanager
-def attn_implementation(config, name: str) -> Iterator[None]:
-    """Within a `with`, the model with this config uses another attention implementation of transformers."""
-    before = config._attn_implementation
-    config._attn_implementation = name
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
 
 
 def checkpoint_contexts() -> tuple[contextlib.AbstractContextManager, contextlib.AbstractContextManager]:

@@ -17,11 +17,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lmgym.errors import InputError, one_line
-from lmgym.models.config_fields import layer_count
+from lmgym.models.config_fields import attn_implementation, layer_count
 from lmgym.models.forward.attention import (
     Attention,
     RowAttention,
-    attn_implementation,
     record_attention_calls,
     use_attention,
 )

@@ -85,11 +85,16 @@ def test_logits_count_twelve_bytes_where_nothing_else_is_larger() -> None:
     assert most_logits(llama(), 10) == 5120
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert", "gemma3_text", "opt"])
+@pytest.mark.parametrize("family", ["gpt2", "bert", "gemma3_text", "opt", "gptj", "gpt_neo", "bloom"])
 def test_other_families_are_counted_too(family: str, monkeypatch) -> None:
     monkeypatch.setattr(activations, "UNKNOWN_LAYER", float("nan"))
     config = AutoConfig.for_model(family, pad_token_id=0)
     assert activation_bytes(config, 512, FULL, False) > 34 * 512 * config.hidden_size * config.num_hidden_layers
+
+
+def test_a_model_that_cannot_be_counted_is_estimated() -> None:
+    config = AutoConfig.for_model("falcon", hidden_size=64, num_hidden_layers=8, num_attention_heads=4, pad_token_id=0)
+    assert activation_bytes(config, 1000, ModelConfig(), False) == UNKNOWN_LAYER * 1000 * 64 * 8
 
 
 def test_a_mixture_of_experts_is_estimated_and_prints_nothing(capfd) -> None:
