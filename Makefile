@@ -14,7 +14,7 @@ WORKERS ?= 2
 # a worker that dies ends its file with a named failure: one in its place can leave pytest-xdist 3.8 waiting for ever
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: demo test test-full lint docs bench clean
+.PHONY: demo test test-times test-full lint docs bench clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -30,7 +30,10 @@ demo: $(VENV)/.installed  ## world, SFT, scorer, PPO, and an A/B test of them in
 	$(BIN)/lmgym demo
 
 test: $(VENV)/.installed-dev  ## what CI runs
-	$(PYTEST) -m "not slow"
+	$(PYTEST) --durations=10 -m "not slow"
+
+test-times: $(VENV)/.installed-dev  ## the same, and where its time goes: tests, fixtures, imports
+	PYTHONPATH=tests $(PYTEST) -p times -m "not slow"
 
 test-full: export LMGYM_FAMILIES_TABLE = docs/families.md
 ifneq ($(VLLM),no)

@@ -30,10 +30,11 @@ from lmgym.data.records import read_records
 from lmgym.data.truncation import truncate
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.messages import from_transcript
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
 from lmgym.scoring.scorers import HFScorer
-from lmgym.text import Conversation, Turn, from_transcript, render, tokenize_texts
+from lmgym.text import Conversation, Turn, render, tokenize_texts
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTEXT, NEW, WINDOW = 400, 48, 512

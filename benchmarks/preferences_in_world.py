@@ -24,11 +24,12 @@ from machine import describe_machine
 from lmgym.apps.world.world import VERSION
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.messages import from_transcript
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.statistics import mean as mean_of
-from lmgym.text import Conversation, Replies, from_transcript, render_all, tokenize_texts
+from lmgym.text import Conversation, Replies, render_all, tokenize_texts
 from preferences.objectives import ReplyModel
 from preferences.probes import Forwards
 

@@ -26,9 +26,10 @@ from lmgym.apps.world.making import make_world, make_world_policy
 from lmgym.apps.world.world import World
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.messages import from_transcript
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.text import Conversation, from_transcript
+from lmgym.text import Conversation
 
 ROOT = Path(__file__).resolve().parent.parent
 REPLIES = 500

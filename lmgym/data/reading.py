@@ -18,7 +18,7 @@ from lmgym.data.records import Record
 from lmgym.data.rejections import MEDIA, RowError, tally
 from lmgym.data.text_forms import WORDS, Form, FormCounts, Side, read_as
 from lmgym.errors import InputError, listed, one_line, shown
-from lmgym.text import MESSAGE_KEYS
+from lmgym.messages import MESSAGE_KEYS
 
 SIDES: dict[str, Side] = {
     **dict.fromkeys(("prompt", "input_text"), "prompt"),

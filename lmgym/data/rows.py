@@ -19,7 +19,8 @@ from lmgym.data.rejections import (
     RowError,
 )
 from lmgym.errors import InputError, one_line, shown
-from lmgym.text import Conversation, Turn, from_messages
+from lmgym.messages import from_messages
+from lmgym.text import Conversation, Turn
 from lmgym.tool_calls import read_tools
 
 

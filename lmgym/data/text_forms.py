@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from lmgym.data.rejections import WRONG_TYPE, RowError
 from lmgym.errors import InputError, one_line, shown
-from lmgym.text import FLAT_MARKER, HH_MARKER, from_transcript
+from lmgym.messages import FLAT_MARKER, HH_MARKER, from_transcript
 
 Form = Literal["text", "transcript", "messages", "rendered"]
 Side = Literal["prompt", "reply", "chat"]

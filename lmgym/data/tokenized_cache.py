@@ -21,7 +21,7 @@ from lmgym.data.sources import content_digest
 from lmgym.distributed.ranks import local_rank, raise_on_all_ranks, world_size
 
 T = TypeVar("T")
-CODE = ("lmgym/data", "lmgym/text.py", "lmgym/templates.py", "lmgym/tool_calls.py")
+CODE = ("lmgym/*.py", "lmgym/config/**/*.py", "lmgym/data/**/*.py")  # the base layer, and what reads with it
 PATIENCE = datetime.timedelta(days=1)  # of ranks that wait for the one that tokenises
 
 
@@ -36,7 +36,8 @@ def key_of(sources: Sequence[tuple[str, str]], settings: Mapping[str, Any], toke
     """The key of data sets, (name, split) each, prepared with these settings by the code of a stage's package."""
     contents = [[name, split, content_digest(name, split)] for name, split in sources]
     words = json.dumps([contents, dict(settings), hash_tokenizer(tokenizer)], default=str)
-    return hashlib.sha256(f"{words}{_hash_code((*CODE, stage))}".encode()).hexdigest()[:40]
+    code = _hash_code((*CODE, f"{stage}/**/*.py"))
+    return hashlib.sha256(f"{words}{code}".encode()).hexdigest()[:40]
 
 
 def hash_tokenizer(tokenizer) -> str:
@@ -49,11 +50,10 @@ def hash_tokenizer(tokenizer) -> str:
     return hashlib.sha256(f"{content}\0{template}".encode(errors="surrogatepass")).hexdigest()
 
 
-def _hash_code(parts: Sequence[str]) -> str:
+def _hash_code(patterns: Sequence[str]) -> str:
     root, digest = Path(__file__).parents[2], hashlib.sha256()
-    for part in parts:
-        for file in sorted((root / part).rglob("*.py")) if (root / part).is_dir() else [root / part]:
-            digest.update(file.read_bytes())
+    for file in sorted({file for pattern in patterns for file in root.glob(pattern)}):
+        digest.update(file.read_bytes())
     return digest.hexdigest()
 
 

@@ -15,8 +15,9 @@ from lmgym.environments.bounds import read_result
 from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Environment, Observation, Task
 from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.messages import from_messages
 from lmgym.report.run_files import is_game
-from lmgym.text import Conversation, from_messages, messages
+from lmgym.text import Conversation, messages
 
 FOLDER = "episodes"
 Row = dict[str, Any]

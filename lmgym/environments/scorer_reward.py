@@ -126,7 +126,7 @@ def _conversation(sample: Sample) -> Conversation:
         return prompt
     raise InputError(
         f"a scorer cannot score a reply to the text {prompt!r:.60}; needed: a conversation in the score request (from "
-        "rows with messages, or by lmgym.text.from_transcript), or a Python function as reward"
+        "rows with messages, or by lmgym.messages.from_transcript), or a Python function as reward"
     )
 
 

@@ -24,7 +24,7 @@ AGGREGATIONS = {"token": "tokens", "sequence": "replies", "constant": "replies a
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A method with all settings that depend on it; what each means is in ppo/config.py."""
+    """A method with all settings that depend on it; what each means is in ppo/config/."""
 
     name: MethodName
     outcome: Outcome | None = None

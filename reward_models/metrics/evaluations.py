@@ -16,7 +16,8 @@ from lmgym.data.columns import Columns, read_columns, require_columns
 from lmgym.data.rejections import NO_REPLY, NO_VALUE, Rejection, Tally, tally
 from lmgym.data.truncation import rejection_of, tokenize_replies
 from lmgym.errors import InputError, one_line, shown_path
-from lmgym.text import Conversation, Replies, from_transcript
+from lmgym.messages import from_transcript
+from lmgym.text import Conversation, Replies
 from reward_models.metrics.figures import Metrics
 from reward_models.metrics.labels import FLAG
 from reward_models.metrics.outcomes import gold_correlation, retention, retry_continue

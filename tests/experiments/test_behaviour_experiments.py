@@ -13,8 +13,8 @@ import torch
 from gradient_script import gradients
 from launching import ROOT, flags, launch, read_lines, read_metrics, run, words
 
+from lmgym.messages import from_transcript
 from lmgym.scoring.scorers import HFScorer
-from lmgym.text import from_transcript
 from reward_models.behaviour import BehaviourTask
 from reward_models.kwise import KwiseTask
 from reward_models.metrics.labels import JOINT_BITS

@@ -7,8 +7,8 @@ import pytest
 import torch
 from launching import ROOT, flags, launch, run, words
 
+from lmgym.messages import from_messages
 from lmgym.scoring.scorers import HFScorer
-from lmgym.text import from_messages
 
 
 @pytest.fixture(scope="module")

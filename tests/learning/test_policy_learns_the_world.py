@@ -11,9 +11,10 @@ from lmgym.apps.world.making import make_world, make_world_policy
 from lmgym.apps.world.world import World
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.messages import from_transcript
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
-from lmgym.text import Conversation, from_transcript
+from lmgym.text import Conversation
 
 REPLIES = 500
 SAMPLING = Sampling(96, temperature=0.8, top_p=0.95)  # at 1 and 1 it repeats what bots garble on purpose, too

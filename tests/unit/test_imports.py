@@ -12,7 +12,8 @@ from patience import PATIENCE
 ROOT = Path(__file__).parents[2]
 STAGES = ("sft", "reward_models", "preferences", "ppo")
 LAYERS = (
-    "lmgym",  # the base layer: text, tool_calls, errors, config, console, statistics
+    "lmgym",  # the base layer: text, messages, tool_calls, errors, console, statistics
+    "lmgym.config",
     "lmgym.distributed",
     "lmgym.report",
     "lmgym.runs",

@@ -9,23 +9,21 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from lmgym.errors import InputError
+from lmgym.sample_sizes import detectable, largest_spread, units_needed
 from lmgym.statistics import (
     NOTHING,
     Estimate,
     Ratio,
     auc,
     compare,
-    detectable,
     from_moments,
     holm,
     jackknife,
-    largest_spread,
     mean,
     notes,
     paired_difference,
     share,
     sign_flips,
-    units_needed,
 )
 
 

@@ -8,6 +8,7 @@ from chat_texts import FAMILIES, random_conversation, random_replies
 
 from lmgym.data.truncation import tokenize_replies
 from lmgym.errors import InputError
+from lmgym.messages import from_messages, from_transcript
 from lmgym.models.loading import load_tokenizer
 from lmgym.templates import BOS_TEMPLATE, FLAT_TEMPLATE
 from lmgym.text import (
@@ -15,8 +16,6 @@ from lmgym.text import (
     Turn,
     common_prefix,
     ensure_template,
-    from_messages,
-    from_transcript,
     messages,
     render,
     render_all,

@@ -12,8 +12,9 @@ from lmgym.data.records import Record, read_records
 from lmgym.data.rows import prompt_key
 from lmgym.data.truncation import tokenize_replies, truncate
 from lmgym.errors import InputError
+from lmgym.messages import from_messages
 from lmgym.models.loading import load_tokenizer
-from lmgym.text import Conversation, Turn, from_messages, messages, render, render_each
+from lmgym.text import Conversation, Turn, messages, render, render_each
 from lmgym.tool_calls import read_tools
 from ppo.config import RolloutConfig
 from sft.conversations import validate_chats

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from lmgym.errors import InputError, shown
-from lmgym.text import Conversation, Turn, from_messages, render
+from lmgym.messages import from_messages
+from lmgym.text import Conversation, Turn, render
 
 MARK = "rules of the game"
 

@@ -14,7 +14,8 @@ from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import NO_REPLY, WRONG_TYPE, Rejection, RowError, tally
 from lmgym.data.rows import prompt_key, read_prompt, read_rows
 from lmgym.errors import InputError, did_you_mean, found_from, listed, one_line, shown
-from lmgym.text import Conversation, Turn, from_messages, words_of
+from lmgym.messages import from_messages
+from lmgym.text import Conversation, Turn, words_of
 
 OWN = "own"
 """the form of anyone's rows"""

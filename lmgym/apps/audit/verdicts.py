@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 
 from lmgym.errors import InputError
-from lmgym.statistics import Bounds, Estimate, detectable_mean, holm, largest_spread, mean, sign_flips, units_for_mean
+from lmgym.sample_sizes import detectable_mean, largest_spread, units_for_mean
+from lmgym.statistics import Bounds, Estimate, holm, mean, sign_flips
 
 LEVEL = 0.05  # of all rows together
 DIGITS = 9  # of an effect: less is rounding

@@ -18,9 +18,10 @@ from lmgym.data.records import Record
 from lmgym.data.rejections import NO_VALUE, WRONG_TYPE, Rejection, RowError, tally
 from lmgym.data.rows import read_conversation, read_rows
 from lmgym.errors import MOST_STEPS, InputError, listed, one_line, shown
+from lmgym.messages import from_transcript
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.ranking import score_replies
-from lmgym.text import Conversation, Turn, from_transcript
+from lmgym.text import Conversation, Turn
 
 WHOLE = ("messages", "conversation", "text", "transcript")
 REPLIES = ("chosen", "completion")

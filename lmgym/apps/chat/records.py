@@ -19,8 +19,9 @@ from typing import Any
 from lmgym.apps.chat.exchanges import HUMAN_DECISIONS, Candidate, Exchange, preferences
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.masking import mask_keys
+from lmgym.messages import from_messages
 from lmgym.runs.files import sync
-from lmgym.text import Conversation, Turn, from_messages, messages
+from lmgym.text import Conversation, Turn, messages
 
 FIELDS: dict[str, tuple[type, ...]] = {
     "selected": (int, NoneType),

@@ -7,7 +7,8 @@ import re
 
 from lmgym.data.text_forms import form_of
 from lmgym.errors import InputError, shown
-from lmgym.text import ROLES, Conversation, Turn, from_transcript
+from lmgym.messages import from_transcript
+from lmgym.text import ROLES, Conversation, Turn
 
 OPENINGS = (
     r"<\|im_start\|>[ \t]*(\w+)\n?",  # ChatML: Qwen, SmolLM2

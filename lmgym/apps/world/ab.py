@@ -20,7 +20,8 @@ from lmgym.config import SEED, Range
 from lmgym.console import CleanConsole, say
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
-from lmgym.statistics import Estimate, Ratio, compare, notes, units_needed
+from lmgym.sample_sizes import units_needed
+from lmgym.statistics import Estimate, Ratio, compare, notes
 
 if TYPE_CHECKING:
     from lmgym.apps.world.arms import Arm

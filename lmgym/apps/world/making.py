@@ -31,7 +31,7 @@ def make_world(output: str, rows: int, seed: int, retention: float = NOISE.reten
 def make_world_model(world: str, output: str, steps: int, rows: int | None, seed: int) -> None:
     """Pretrains a small model on the chats of a world's logs, without labels."""
     from lmgym.apps.world.pretraining import pretrain_small_model
-    from lmgym.text import from_transcript
+    from lmgym.messages import from_transcript
 
     Range(1, 10**6).check("steps", steps)
     ROWS.check("rows", rows)

@@ -22,7 +22,8 @@ from lmgym.environments.rollout_engine import run_episodes
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
-from lmgym.text import Conversation, Turn, from_transcript, to_transcript
+from lmgym.messages import from_transcript
+from lmgym.text import Conversation, Turn, to_transcript
 
 WORLD = World(0)
 

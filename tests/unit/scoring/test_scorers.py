@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lmgym.data.truncation import truncate
 from lmgym.errors import InputError
+from lmgym.messages import from_messages
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
 from lmgym.scoring.named_scorers import load_on_main_rank, load_scorer, weights_dtype
@@ -24,7 +25,7 @@ from lmgym.scoring.scorers import (
     _split_long_rows,
     reduce_logits,
 )
-from lmgym.text import Conversation, Turn, from_messages, messages
+from lmgym.text import Conversation, Turn, messages
 from ppo.config import RewardConfig
 from ppo.task_setups import load_scorer_reward
 

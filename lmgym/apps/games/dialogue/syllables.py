@@ -30,7 +30,8 @@ from lmgym.apps.games.small_policy import Moves, imitate
 from lmgym.environments.random_walks_model import made_once
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import ReplyScript
-from lmgym.text import Conversation, from_messages
+from lmgym.messages import from_messages
+from lmgym.text import Conversation
 
 EXPERIMENT, GUESSER = "syllables", "guesser"
 CONSONANTS, VOWELS = "bdfgklmnprst", "aeio"

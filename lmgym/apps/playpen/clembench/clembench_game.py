@@ -21,8 +21,8 @@ from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.environments.protocol import Observation, ScoreRequest, StepResult, Task
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.generation.protocol import ReplyScript
+from lmgym.messages import from_messages
 from lmgym.runs.files import read_json
-from lmgym.text import from_messages
 
 REWARD, FAILED = "episode_reward", "episode_failure"
 """columns of a score request: the reward of the episode, or why it has none"""

@@ -85,8 +85,8 @@ def show_scores(world: Path, model: Path, seed: int) -> None:
     import pyarrow.parquet as pq
 
     from lmgym.apps.world.world import World
+    from lmgym.messages import from_transcript
     from lmgym.scoring.scorers import HFScorer
-    from lmgym.text import from_transcript
 
     group = pq.read_table(world / "kwise.parquet").slice(0, 1).to_pylist()[0]
     conversations = [from_transcript(group["prompt"])] * len(group["replies"])

@@ -13,9 +13,9 @@ from lmgym.apps.audit.measuring import Audit, audit_scorer, length_slope, within
 from lmgym.apps.audit.recorded import EXAMPLES, Sample, read_samples
 from lmgym.apps.audit.verdicts import Effect, Row, decide
 from lmgym.errors import InputError
+from lmgym.sample_sizes import detectable_mean, units_for_mean
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import FunctionScorer
-from lmgym.statistics import detectable_mean, units_for_mean
 from lmgym.text import Conversation, Turn
 
 ALL = read_samples(EXAMPLES)

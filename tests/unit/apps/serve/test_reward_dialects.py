@@ -141,8 +141,8 @@ def test_raw_text_is_scored_as_it_is(server: RewardServer, expected) -> None:
 
 
 def test_a_text_that_is_too_long_is_cut_by_the_rule_and_said(server: RewardServer, calibrated: Path) -> None:
+    from lmgym.messages import from_messages
     from lmgym.scoring.scorers import HFScorer
-    from lmgym.text import from_messages
 
     turns = [{"role": ("user", "assistant")[i % 2], "content": f"turn {i} of many"} for i in range(10_000)]
     _, answer, _ = server.ask("/v1/score", {"conversations": [turns, CHATS[0]], "scorers": ["a"]})

@@ -12,7 +12,8 @@ from lmgym.apps.world.days import UserActivity, simulate_users
 from lmgym.apps.world.streams import draw_population
 from lmgym.apps.world.world import World
 from lmgym.errors import InputError
-from lmgym.statistics import Ratio, compare, units_needed
+from lmgym.sample_sizes import units_needed
+from lmgym.statistics import Ratio, compare
 
 WORLD = World(0)
 LENGTH = "conversation length"

@@ -21,7 +21,8 @@ from lmgym.apps.world.users import MAX_MESSAGES
 from lmgym.apps.world.world import World, simulate
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
-from lmgym.text import Conversation, from_transcript
+from lmgym.messages import from_transcript
+from lmgym.text import Conversation
 
 WORLD = World(0)
 TOPIC_OF = WORLD.grammar.topic_of

@@ -12,7 +12,7 @@ from lmgym.apps.world.tables import EVAL_USERS, FILES, write_world
 from lmgym.apps.world.world import VERSION, World
 from lmgym.cli.main import main
 from lmgym.errors import InputError
-from lmgym.text import from_transcript
+from lmgym.messages import from_transcript
 
 
 @pytest.fixture(scope="module")

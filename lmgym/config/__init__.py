@@ -1,0 +1,32 @@
+"""Settings that all stages share, in groups whose fields are flags: import each from here. May import lmgym.errors.
+
+Each file is a subject: model, run, rows, training; ranges has the numbers that a field may be."""
+
+from lmgym.config.model import ModelConfig, OptimizerConfig
+from lmgym.config.ranges import SEED, Range, UpTo, check_ranges
+from lmgym.config.rows import PASSAGE, ColumnConfig, RowsConfig, TextForm, check_eval_size
+from lmgym.config.run import LengthSettings, RunConfig, SharingConfig, StageConfig, Tracking, check_shared_settings
+from lmgym.config.training import CapabilitiesConfig, SamplesConfig, TrainerConfig
+
+__all__ = [
+    "PASSAGE",
+    "SEED",
+    "CapabilitiesConfig",
+    "ColumnConfig",
+    "LengthSettings",
+    "ModelConfig",
+    "OptimizerConfig",
+    "Range",
+    "RowsConfig",
+    "RunConfig",
+    "SamplesConfig",
+    "SharingConfig",
+    "StageConfig",
+    "TextForm",
+    "Tracking",
+    "TrainerConfig",
+    "UpTo",
+    "check_eval_size",
+    "check_ranges",
+    "check_shared_settings",
+]
