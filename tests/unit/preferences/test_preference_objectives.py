@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ranks import on_two_ranks
 from sklearn.metrics import roc_auc_score
 
 from lmgym.data.pairs import Pair
@@ -42,10 +43,14 @@ def ask(i: int) -> Conversation:
     return Conversation((Turn("user", f"what of {'tea ' * i} {i}?"),))
 
 
+def load(folder: str) -> ReplyModel:
+    tokenizer = load_tokenizer(folder)
+    return ReplyModel(PolicyModel(load_policy(folder, tokenizer)).eval(), tokenizer.eos_token_id)
+
+
 @pytest.fixture(scope="module")
 def model(small_models: dict[str, Path]) -> ReplyModel:
-    tokenizer = load_tokenizer(str(small_models["llama"]))
-    return ReplyModel(PolicyModel(load_policy(str(small_models["llama"]), tokenizer)).eval(), tokenizer.eos_token_id)
+    return load(str(small_models["llama"]))
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +65,16 @@ def pairs(tokenizer) -> list[PairExample]:
     return [dataclasses.replace(e, reference=(-20.0 - i, -25.0 + i)) for i, e in enumerate(examples)]
 
 
-@pytest.fixture(scope="module")
-def thumbs(tokenizer) -> list[ThumbExample]:
+def make_thumbs(tokenizer) -> list[ThumbExample]:
     rows = [Thumb(ask(i), reply, liked, "d/f", i) for i, both in enumerate(TEXTS)
             for reply, liked in zip(both, (True, False), strict=True)]  # fmt: skip
     examples = list(with_mismatched(tokenize_thumbs(rows, tokenizer, 120)[0], 0, 120))
     return [dataclasses.replace(e, reference=(-20.0 - i, -60.0)) for i, e in enumerate(examples)]
+
+
+@pytest.fixture(scope="module")
+def thumbs(tokenizer) -> list[ThumbExample]:
+    return make_thumbs(tokenizer)
 
 
 def alone(model: ReplyModel, row: Replies) -> list[float]:
@@ -160,6 +169,40 @@ def test_kto_compares_with_the_baseline_of_the_whole_update_however_it_is_cut(
         x = 0.1 * (alone(model, example.replies)[0] - example.reference[0] - baseline)
         wanted += 2 / (1 + math.exp(x)) if example.liked else 1 / (1 + math.exp(-x))
     assert float(whole) == pytest.approx(wanted / len(thumbs), rel=1e-5)
+
+
+def baseline(rank: int, folder: str) -> float:
+    """KTO's, of an update of which a rank has three replies, and the other five and a filler."""
+    model = load(folder)
+    thumbs = make_thumbs(load_tokenizer(folder))
+    items = counted(thumbs[:3]) if rank == 0 else [*counted(thumbs[3:]), (thumbs[0], False)]
+    objective = Thumbs(model, LossConfig("kto"))
+    batches = [objective.collate(items[i : i + 1]) for i in range(len(items))]
+    objective.before_update(model.policy, batches, CPU)
+    return float(batches[0]["baseline"])
+
+
+def test_ktos_baseline_is_that_of_the_replies_of_all_ranks(thumbs, model, small_models, tmp_path: Path) -> None:
+    ratios = [alone(model, example.mismatched)[0] - example.reference[1] for example in thumbs]
+    wanted = sum(ratios) / len(ratios)
+    assert wanted > 0
+    assert sum(ratios[:3]) / 3 != pytest.approx(wanted, rel=1e-3)
+    assert on_two_ranks(baseline, tmp_path, str(small_models["llama"])) == pytest.approx([wanted] * 2, rel=1e-5)
+
+
+def test_the_figures_of_an_update_count_right_pairs_and_a_tie_as_half(pairs: list[PairExample], model) -> None:
+    objective = Pairwise(model, LossConfig("dpo", beta=0.5))
+    batch = objective.collate(counted(pairs[:3]))
+    lengths = batch["lengths"].tolist()
+    # log-probabilities above the reference's: 3 and 1, 2 and 2, 0 and 4
+    above = torch.tensor([3.0, 1.0, 2.0, 2.0, 0.0, 4.0])
+    sums = batch["reference"].flatten() + above
+    logprobs = torch.zeros(sum(lengths))
+    logprobs[torch.tensor(lengths).cumsum(0) - 1] = sums  # on the last token of each: sums are exact
+    found = {name: float(value) for name, value in objective.tallies(logprobs, batch).items()}
+    assert found == pytest.approx({"accuracy": 1.5, "margin": -1.0, "reward_chosen": 2.5, "reward_rejected": 3.5})
+    filler = objective.collate([(pairs[0], False)])
+    assert float(objective.tallies(torch.zeros(sum(filler["lengths"].tolist())), filler)["accuracy"]) == 0
 
 
 def test_no_gradient_goes_through_the_baseline(thumbs: list[ThumbExample], model: ReplyModel) -> None:

@@ -1,13 +1,17 @@
 """A rank's part of a checkpoint: whose it is tells the manifest, not which files happen to be there."""
 
 import json
+import random
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from lmgym.distributed.random_state import random_state
 from lmgym.errors import InputError
+from lmgym.training.trainer import ObjectiveTrainer
 from lmgym.training.trainer_state import read_sums, restore_random
 from ppo.config import PPOConfig
 from ppo.state import LoopState, read_state
@@ -44,3 +48,25 @@ def test_random_numbers_that_are_gone_are_not_drawn_anew(tmp_path: Path) -> None
         restore_random(folder, 1, seed=0, step=4)
     with pytest.raises(InputError, match=r"rank-00000.pt is missing"):
         read_state(folder, None, LoopState.fresh(PPOConfig("x")), seed=0)  # type: ignore[arg-type]
+
+
+def test_random_numbers_go_on_where_the_checkpoint_was_written(tmp_path: Path) -> None:
+    def draw() -> list[float]:
+        return [random.random(), np.random.random(), torch.rand(1).item()]
+
+    folder = checkpoint(tmp_path, ranks=1, files=1)
+    wanted = [draw(), draw()]
+    trainer = SimpleNamespace(args=SimpleNamespace(seed=3), state=SimpleNamespace(global_step=4))
+    ObjectiveTrainer._load_rng_state(trainer, str(folder))  # type: ignore[arg-type]
+    assert [draw(), draw()] == wanted
+    ObjectiveTrainer._load_rng_state(trainer, None)  # type: ignore[arg-type]
+    assert draw() not in wanted
+
+
+def test_with_another_number_of_ranks_random_numbers_depend_on_seed_and_step(tmp_path: Path) -> None:
+    folder, found = checkpoint(tmp_path, ranks=2, files=2), []
+    for seed, step in ((0, 4), (0, 4), (0, 5), (1, 4)):
+        restore_random(folder, 1, seed, step)
+        found.append(torch.rand(1).item())
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
