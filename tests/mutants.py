@@ -10,8 +10,8 @@ experiments; messages, annotations, decorators, `__init__` and `if TYPE_CHECKING
 the states: a mutant is found again by its function and the text of its line.
 
 The tests of a module are the files below tests/unit that import it (`from package.module import`, `import
-package.module`) or are called test_MODULE.py in its mirrored folder; without any, those of the mirrored folder or the
-nearest above. They run by mirrored name, mirrored folder, others; as many whole files as pass in CAP seconds are used.
+package.module`, or the package if that hands its names on) or are called test_MODULE.py in its mirrored folder;
+without any, those of the mirrored folder or the nearest above. They run by mirrored name, mirrored folder, others; as many whole files as pass in CAP seconds are used.
 If they fail on unchanged code, another mutant is drawn. A mutant is found if a test fails or takes too long.
 """
 
@@ -148,6 +148,8 @@ def tests_of(root: Path, module: Path) -> list[str]:
     package, name = ".".join(parts[:-1]), parts[-1]
     mirror = folder / f"test_{name}.py"
     imports = rf"(?m)^\s*(from|import) {package}\.{name}\b|^\s*from {package} import .*\b{name}\b"
+    if f"from {package}.{name} import" in (module.parent / "__init__.py").read_text(encoding="utf-8"):
+        imports += rf"|^\s*from {package} import"  # a package that hands the module's names on
     every = (root / "tests/unit").rglob("test_*.py")
     found = [path for path in every if path == mirror or re.search(imports, path.read_text(encoding="utf-8"))]
     found.sort(key=lambda path: (path != mirror, path.parent != folder, path))
