@@ -12,20 +12,18 @@ from itertools import chain
 from typing import Any
 
 from lmgym.config import ColumnConfig
+from lmgym.data.labels import LABELS, label_of
 from lmgym.data.pairs import COLUMNS, RANKED, is_pair, only_reply, read_pair, reads_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
-from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, WRONG_TYPE, Rejection, RowError
+from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, Rejection, RowError
 from lmgym.data.rows import prompt_key, read_prompt, read_rows, require_value
-from lmgym.errors import shown
 from lmgym.text import Conversation, Reply, as_reply, words_of
 
 UNPAIRED = ("prompt", "completion")
 LOGGED = ("input_text", "output_text")
 WHOLE = ("messages",)
-LABELS = ("label", "accepted", "kto_tag")
 FORMS = (*((*form, label) for form in (UNPAIRED, LOGGED, WHOLE) for label in LABELS), COLUMNS, RANKED)
-WORDS = {"true": True, "false": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def reads_thumbs(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Our names of the columns that `read_thumbs` reads of a row."""
     if is_pair(fields):
         return reads_pair(fields)
-    return (*_form(fields), "tools", next((name for name in LABELS if fields.get(name) is not None), "label"))
+    return (*_form(fields), "tools", *LABELS)
 
 
 def _form(fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -117,13 +115,7 @@ def _whole(record: Record) -> tuple[Conversation, Reply]:
 
 def _label(record: Record) -> bool:
     """True for a reply that was liked."""
-    name = next((name for name in LABELS if record.fields.get(name) is not None), None)
-    if name is None:
-        there = next((name for name in LABELS if name in record.fields), LABELS[0])
-        raise RowError(there, "null" if there in record.fields else "missing", NO_VALUE)
-    value: Any = record.fields[name]
-    if isinstance(value, str):  # a CSV's is text
-        value = WORDS.get(value.strip().lower(), value)
-    if value not in (0, 1) or not isinstance(value, bool | int | float):
-        raise RowError(name, f"{shown(value)}; needed: true or false, or 1 or 0", WRONG_TYPE)
-    return bool(value)
+    if found := label_of(record.fields):
+        return found[1]
+    there = next((name for name in LABELS if name in record.fields), LABELS[0])
+    raise RowError(there, "null" if there in record.fields else "missing", NO_VALUE)

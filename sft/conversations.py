@@ -3,8 +3,8 @@
 Accepted rows: `messages`; `prompt` and `completion`; `input_text` and `output_text`; `text`, transcripts
 ("User: ...\\nBot: ...", or hh's) or plain text, of which every token is learned; pairs, of which the chosen side is
 read; and those of lmgym/data/formats.py. Of `messages` and transcripts every turn of the bot that answers something is
-an output, unless its weight is 0; of the others the completion alone. A row whose `label` or `kto_tag` is false is left
-out. A teacher's `tokens` and `logprobs` take the place of the last output.
+an output, unless its weight is 0; of the others the completion alone. A row whose `label` or `kto_tag` says
+that its reply was disliked is left out. A teacher's `tokens` and `logprobs` take the place of the last output.
 """
 
 import math
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lmgym.config import ColumnConfig
+from lmgym.data.labels import label_of
 from lmgym.data.pairs import WANTED as PAIRS
 from lmgym.data.pairs import read_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
@@ -43,7 +44,7 @@ from lmgym.errors import shown
 from lmgym.text import Conversation, Turn, as_turn
 
 FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_text"), ("text",))
-LABELS = ("label", "kto_tag")
+LABELS = ("label", "kto_tag")  # a log's `accepted` is a trace of its user, no label
 TEACHER = ("tokens", "logprobs")
 MOST_LOGPROB = 1e-4  # a probability of 1 may be rounded above
 LEAST_LOGPROB = -1e6  # far below that of any token; -inf is a probability of 0
@@ -149,7 +150,7 @@ def validate_chosen(
 
 def read_chat(record: Record) -> TrainingChat:
     """A row in any of FORMS. Raises RowError for one that cannot be used."""
-    _refuse_false_label(record)
+    _refuse_disliked(record)
     is_text = not any(record.fields.get(form[0]) is not None for form in FORMS[:-1])
     if is_text and isinstance(text := record.fields.get("text"), str):
         return _chat_of_text(text, record)
@@ -261,12 +262,12 @@ def _joined(prompt: Conversation, completion: Any, form: tuple[str, ...]) -> tup
     return replace(prompt, turns=(*prompt.turns, *turns)), first, form[1]
 
 
-def _refuse_false_label(record: Record) -> None:
+def _refuse_disliked(record: Record) -> None:
     """Raises RowError for a reply that was not liked."""
-    for name in LABELS:
-        label = record.fields.get(name)
-        if label is False or (isinstance(label, str) and label.lower() == "false"):  # a CSV's is text
-            raise RowError(name, "false; needed: true, for a reply to learn from", NOT_LIKED)
+    label = label_of(record.fields, LABELS)
+    if label and not label[1]:
+        found = f"{shown(record.fields[label[0]])}, which says that the reply was disliked"
+        raise RowError(label[0], f"{found}; needed: a reply to learn from", NOT_LIKED)
 
 
 def _chat(conversation: Conversation, first: int, name: str, record: Record) -> TrainingChat:

@@ -32,11 +32,18 @@ class ColumnConfig:
     """column of the system message; None: system or system_prompt"""
     context_column: str | None = None
     """column of a passage that the prompt asks about, put below the prompt; unused: leave such columns out"""
+    ignore_columns: str | None = None
+    """columns that stay unread, of all data sets, separated by commas: passages and options that no answer needs"""
     prompt_format: TextForm = "auto"
     """of prompts and conversations in text: plain text, transcripts with marks (User:, Human:) or JSON of messages;
     auto: decided from all rows of a data set"""
     reply_format: TextForm = "auto"
     """of replies in text"""
+
+    @property
+    def ignored(self) -> frozenset[str]:
+        """The columns that stay unread."""
+        return frozenset(filter(None, map(str.strip, (self.ignore_columns or "").split(","))))
 
     @property
     def named(self) -> dict[str, tuple[str, str]]:

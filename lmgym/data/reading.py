@@ -14,11 +14,15 @@ from typing import Any
 from lmgym.config import PASSAGE, ColumnConfig
 from lmgym.data.formats import advice, refuse_stepwise, renamed
 from lmgym.data.json_rows import refuse_unusable
+from lmgym.data.labels import LABELS, LabelCounts
+from lmgym.data.labels import NEEDED as LABELS_NEEDED
 from lmgym.data.records import Record
 from lmgym.data.rejections import MEDIA, RowError, tally
 from lmgym.data.text_forms import WORDS, Form, FormCounts, Side, read_as
+from lmgym.data.unread import Looked, as_text, needed_columns
 from lmgym.errors import InputError, listed, one_line, shown
 from lmgym.messages import MESSAGE_KEYS
+from lmgym.text import ROLES
 
 SIDES: dict[str, Side] = {
     **dict.fromkeys(("prompt", "input_text"), "prompt"),
@@ -27,9 +31,9 @@ SIDES: dict[str, Side] = {
 }
 """our columns of texts; `chosen` and `rejected` without a prompt hold a chat"""
 MEDIA_COLUMNS = ("image", "images", "audio", "audios", "video", "videos")
-PASSAGES = ("context", "passage", "document", "input")
-"""columns that a prompt may ask about"""
 SYSTEM = ("system", "system_prompt")
+BELOW = ("input",)
+"""what rows of Alpaca's kind have below an instruction"""
 NONE = "unused"
 USUAL = ColumnConfig()
 SHOWN = 100  # rows whose columns and faults are listed in messages
@@ -70,10 +74,14 @@ class _Survey:
     first: list[Record] = field(default_factory=list)
     columns: set[str] = field(default_factory=set)
     """of these rows, as the file has them"""
-    passages: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """the first text of each of PASSAGES that is not read, with its line"""
+    looked: list[Looked] = field(default_factory=list)
+    """the first rows, to judge what is not read"""
+    ignored: Counter = field(default_factory=Counter)
+    """rows by column that a flag leaves unread"""
     flagged: set[str] = field(default_factory=set)
     """our names of columns that flags name and rows have"""
+    labels: dict[str, LabelCounts] = field(default_factory=dict)
+    """by our names of their columns"""
 
     @property
     def where(self) -> str:
@@ -92,8 +100,9 @@ def interpret(
     read = []
     for number, rows in enumerate(sets):
         names = _Names.of(columns, number, len(sets))
-        survey = _survey(map(names.apply, rows), wanted, one_line(getattr(rows, "name", "the dataset")))
+        survey = _survey(rows, names, wanted, one_line(getattr(rows, "name", "the dataset")))
         _refuse(survey, wanted, names)
+        names = replace(names, dropped=names.dropped | _drop_topics(survey, wanted))
         if not wanted.others_go_to:
             survey.unread.pop(getattr(rows, "split_column", None), None)  # read for the split
         forms = {key: _form(key, counts, columns, survey.where) for key, counts in survey.forms.items()}
@@ -112,6 +121,8 @@ class _Names:
     """The columns of one data set by our names, as flags name them."""
 
     given: Mapping[str, str]
+    dropped: frozenset[str] = frozenset()
+    """our names of columns that hold something else"""
 
     @classmethod
     def of(cls, columns: ColumnConfig, number: int, sets: int) -> "_Names":
@@ -126,22 +137,27 @@ class _Names:
                 )
             if part := parts[number] if len(parts) > 1 else parts[0]:
                 given[name] = part
-        return cls(given)
+        return cls(given, columns.ignored)
 
     def apply(self, record: Record) -> Record:
         """The record with the named columns under our names."""
-        if not self.given or record.fault:
+        if record.fault or not (self.given or self.dropped):
             return record
+        if self.dropped:
+            left = {name: value for name, value in record.fields.items() if name not in self.dropped}
+            record = replace(record, fields=left)
         found = {name: record.fields[column] for name, column in self.given.items() if column in record.fields}
         columns = {name: self.given[name] for name in found}
         kept = {name: value for name, value in record.fields.items() if name not in columns.values()}
         return replace(record, fields=kept | found, names=columns)
 
 
-def _survey(records: Iterable[Record], wanted: Wanted, name: str) -> _Survey:
+def _survey(records: Iterable[Record], names: _Names, wanted: Wanted, name: str) -> _Survey:
     """The first pass over a data set."""
     found = _Survey(name)
-    for named in records:
+    for as_found in records:
+        found.ignored.update(names.dropped & as_found.fields.keys())
+        named = names.apply(as_found)
         record = renamed(named)
         found.rows += 1
         if len(found.first) < SHOWN:
@@ -167,10 +183,14 @@ def _count(found: _Survey, named: Record, record: Record, wanted: Wanted) -> Non
         column = named.column(name)
         if name in reads or column in used:
             found.used[column, ours.get(column, name)] += 1
+            if name in LABELS:
+                found.labels.setdefault(name, LabelCounts()).add(value)
         else:
             found.unread[column] += 1
-            if name in PASSAGES and isinstance(value, str):
-                found.passages.setdefault(name, (record.line, value))
+    if len(found.looked) < SHOWN:
+        texts = [as_text(fields.get(name)) for name in SIDES if name in reads]
+        by_column = {named.column(name): value for name, value in named.fields.items()}
+        found.looked.append(Looked(record.line, _question(fields, reads), texts, by_column))
     for name in (name for name in SIDES if name in reads):
         value = fields.get(name)
         if isinstance(value, str) and not (wanted.as_text and name == "prompt"):
@@ -183,6 +203,18 @@ def _count(found: _Survey, named: Record, record: Record, wanted: Wanted) -> Non
                         for key, item in message.items()
                         if key not in MESSAGE_KEYS and not _is_empty(item)
                     )
+
+
+def _question(fields: Mapping[str, Any], reads: Collection[str]) -> str:
+    """The last text of a user's that is read, or the whole prompt."""
+    for name in ("prompt", "input_text", "messages", "text", "chosen"):
+        value = fields.get(name) if name in reads else None
+        if isinstance(value, list):
+            asked = [m for m in value if isinstance(m, dict) and ROLES.get(str(m.get("role", m.get("from")))) == "user"]
+            return as_text(asked[-1].get("content", asked[-1].get("value"))) if asked else ""
+        if value:
+            return as_text(value)
+    return ""
 
 
 def _used(record: Record, reads: Collection[str]) -> set[str]:
@@ -217,6 +249,8 @@ def _refuse(found: _Survey, wanted: Wanted, names: _Names) -> None:
     for name, column in names.given.items():
         if name not in found.flagged and column != NONE:
             raise InputError(f"{found.where} has no column {shown(column)}; found: {seen}")
+    for column in names.dropped - found.ignored.keys():
+        raise InputError(f"{found.where} has no column {shown(column)} (--ignore_columns); found: {seen}")
     refuse_stepwise(found.first)
     if not found.has_form:
         raise InputError(
@@ -224,13 +258,34 @@ def _refuse(found: _Survey, wanted: Wanted, names: _Names) -> None:
             f"needed: {wanted.needed} (or name yours by --prompt_column and the like)"
             f"{_unreadable(found)}{advice(found.first)}"
         )
-    if found.passages and not wanted.others_go_to and PASSAGE not in names.given:
-        name, (line, text) = next(iter(found.passages.items()))
+    needed = [] if wanted.others_go_to else needed_columns(found.looked, found.unread, BELOW)
+    if needed and PASSAGE not in names.given:
+        first, column = needed[0], one_line(needed[0].column, 60)
         raise InputError(
-            f"{found.where}: nothing reads the column {name} ({found.unread[name]:,} rows, line {line}: "
-            f"{shown(text, 60)}), and a prompt may ask about it; needed: --context_column {name}, which puts it below "
-            f"the prompt, or --context_column {NONE}"
+            f"{found.where}: nothing reads the column {column} ({found.unread[first.column]:,} rows, line "
+            f"{first.line}: {shown(first.text, 60)}), {first.what} that the answer may need; needed: --context_column {column}, "
+            f"which puts it below the prompt, or --ignore_columns {','.join(one.column for one in needed)}"
         )
+
+
+def _drop_topics(found: _Survey, wanted: Wanted) -> frozenset[str]:
+    """Columns that are called as labels are and hold none, such as topics: they count as not read.
+
+    Raises InputError where labels cannot be told from other values, or where a flag or the stage asks for labels.
+    """
+    topics = set()
+    for name, counts in found.labels.items():
+        column = next(theirs for theirs, ours in found.used if ours == name)
+        counts.refuse_unclear(found.where, column)
+        if not counts.known and name in found.flagged:
+            raise InputError(
+                f"{found.where}: --label_column {column} holds no labels: found {listed(counts.others)}; "
+                f"{LABELS_NEEDED}"
+            )
+        if not counts.known and not any(name in form for form in wanted.forms):
+            topics.add(name)
+            found.unread[column] += found.used.pop((column, name))
+    return frozenset(topics)
 
 
 def _unreadable(found: _Survey) -> str:
@@ -261,7 +316,9 @@ def _line(found: _Survey, wanted: Wanted, forms: Mapping[tuple[str, Side], Form]
         goes_on = wanted.others_go_to and "[]." not in column and column not in wanted.left_out
         (passed if goes_on else left).append(f"{one_line(column, 60)} ({count:,})")
     line += f"; to {wanted.others_go_to}: {listed(passed)}" if passed else ""
-    return f"{line}; not read: {listed(left)}" if left else line
+    line += f"; not read: {listed(left)}" if left else ""
+    ignored = [f"{one_line(column, 60)} ({count:,})" for column, count in found.ignored.items()]
+    return f"{line}; ignored: {listed(ignored)}" if ignored else line
 
 
 def _converted(record: Record, forms: Mapping[tuple[str, Side], Form], columns: ColumnConfig, wanted: Wanted) -> Record:

@@ -16,6 +16,7 @@ WRONG_TYPE, OUT_OF_RANGE, UNSUPPORTED = "of the wrong type", "out of range", "wi
 WRONG_TURNS, IDENTICAL = "with turns in the wrong order", "with identical replies"
 TIED = "with too many tied ranks"
 CONFLICTING_SYSTEM = "with two system messages"
+CONFLICT_OF_LABELS = "with labels that disagree"
 UNFIT = "refused by the chat template"
 UNJUDGED = "without a verdict of the judge"
 TOO_LONG = "too long"

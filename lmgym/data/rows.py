@@ -18,6 +18,7 @@ from lmgym.data.rejections import (
     Rejection,
     RowError,
 )
+from lmgym.data.unread import as_text
 from lmgym.errors import InputError, one_line, shown
 from lmgym.messages import from_messages
 from lmgym.text import Conversation, Turn
@@ -115,7 +116,7 @@ def read_prompt(record: Record, name: str) -> Conversation:
 
 def in_row(record: Record, conversation: Conversation, name: str) -> Conversation:
     """A conversation with the system message and the passage of its row. Raises RowError where it has another one."""
-    system, passage = _text(record, "system"), _text(record, PASSAGE)
+    system, passage = _text(record, "system"), as_text(record.fields.get(PASSAGE)).strip()
     if system and conversation.persona not in ("", system):
         found = f"a system message in {name}, and another one in the column system"
         raise RowError(name, f"{found}; needed: one", CONFLICTING_SYSTEM)

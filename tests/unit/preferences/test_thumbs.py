@@ -56,7 +56,7 @@ def test_what_was_retried_is_disliked_and_a_pair_is_one_of_each() -> None:
 def test_faulty_rows_are_counted_with_their_reasons() -> None:
     assert rejected(prompt="tea?", completion="yes.", label=None) == "label: null (without a value)"
     assert rejected(prompt="tea?", completion="yes.") == "label: missing (without a value)"
-    found = "label: 'maybe'; needed: true or false, or 1 or 0 (of the wrong type)"
+    found = "label: 'maybe'; needed: true or false, 1 or 0 (or -1), yes or no, up or down (of the wrong type)"
     assert rejected(prompt="tea?", completion="yes.", label="maybe") == found
     assert rejected(prompt="tea?", completion="yes.", label=[1]).startswith("label: a list of 1 item; needed")
     assert rejected(prompt="tea?", completion="yes.", label=0.5).startswith("label: 0.5; needed")

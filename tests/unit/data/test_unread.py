@@ -1,0 +1,89 @@
+"""Columns that nothing reads and that answers may need: passages and options, by what they hold."""
+
+from typing import Any
+
+import pytest
+
+from lmgym.config import ColumnConfig
+from lmgym.data.records import Record
+from lmgym.data.unread import as_text, options_of
+from lmgym.errors import InputError
+from sft.conversations import validate_chats
+
+
+def rows(**columns: Any) -> list[Record]:
+    """Ten questions on sums with further columns, in which {} is the row's number."""
+
+    def filled(value: Any, i: int) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(item, i) for key, item in value.items()}
+        if isinstance(value, list):
+            return [filled(item, i) for item in value]
+        return value.replace("{}", str(i)) if isinstance(value, str) else value
+
+    usual = {"question": "How many nuts has she on day {}?", "answer": "She has {} nuts then."}
+    return [Record("rows.jsonl", i, filled({**usual, **columns}, i)) for i in range(1, 11)]
+
+
+NEEDED = [
+    {"body": "Ann has {} nuts and gets one more nut."},
+    {"story": ["Ann has {} nuts.", "She gets one more from Bob."]},
+    {"facts": {"title": ["Ann"], "sentences": [["Ann has {} nuts and finds more."]]}},
+    {"options": {"A": "one", "B": "two"}, "answer": "B"},
+    {"choices": ["{} nuts", "no nuts"], "answer": "{} nuts"},
+    {"choices": {"text": ["one", "two"], "label": ["A", "B"]}, "answer": "A"},
+    {"endings": ["she slept", "she left", "she sang"], "answer": "2"},
+]
+UNNEEDED = [
+    {"id": "row-{}", "source": "a school book", "category": "sums", "difficulty": 3, "url": "https://a.example/{}/b/c"},
+    {"tags": ["sums", "nuts"]},
+    {"copy": "Question: How many nuts has she on day {}? Answer: She has {} nuts then."},
+    {"topic": "nuts {}"},
+]
+
+
+@pytest.mark.parametrize("columns", NEEDED, ids=lambda columns: next(iter(columns)))
+def test_a_set_whose_answers_may_need_an_unread_column_is_refused_until_a_flag_says_what_to_do(columns: dict) -> None:
+    name = next(iter(columns))
+    with pytest.raises(
+        InputError, match=rf"nothing reads the column {name} \(10 rows, line 1: .*--ignore_columns {name}$"
+    ):
+        validate_chats(rows(**columns))
+    notes: list[str] = []
+    chats, _ = validate_chats(rows(**columns), columns=ColumnConfig(ignore_columns=name), notes=notes)
+    assert chats[0].conversation.turns[0].text == "How many nuts has she on day 1?"
+    assert notes[0].endswith(f"; ignored: {name} (10)")
+    chats, _ = validate_chats(rows(**columns), columns=ColumnConfig(context_column=name))
+    shown = as_text(rows(**columns)[1].fields[name])
+    assert chats[1].conversation.turns[0].text == f"How many nuts has she on day 2?\n\n{shown}"
+
+
+@pytest.mark.parametrize("columns", UNNEEDED, ids=lambda columns: next(iter(columns)))
+def test_what_no_answer_needs_is_named_and_left_unread(columns: dict) -> None:
+    notes: list[str] = []
+    chats, _ = validate_chats(rows(**columns), notes=notes)
+    assert len(chats) == 10
+    assert all(f"{name} (10)" in notes[0].partition("not read: ")[2] for name in columns)
+
+
+def test_a_long_question_holds_its_own_passage() -> None:
+    found = rows(
+        question="Ann has nuts. " * 40 + "How many on day {}?", comment="This one was written by two people in May."
+    )
+    assert len(validate_chats(found)[0]) == 10
+
+
+def test_a_flag_that_ignores_a_column_which_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match=r"has no column 'boddy' \(--ignore_columns\); found: answer, body, question"):
+        validate_chats(
+            rows(body="Ann has {} nuts and gets one more nut."), columns=ColumnConfig(ignore_columns="boddy")
+        )
+
+
+def test_structures_are_written_as_lines() -> None:
+    assert as_text(["a", "b", ""]) == "a\nb"
+    assert as_text({"A": "one", "B": "two", "C": None}) == "A: one\nB: two"
+    assert as_text(None) == ""
+    assert options_of({"text": ["one", "two"], "label": ["A", "B"]}) == {"A": "one", "B": "two"}
+    assert options_of(["one", "two"]) == {"0": "one", "1": "two"}
+    assert options_of({"a": 1, "b": "x"}) == options_of(["one"]) == options_of("A, B") == {}
