@@ -138,7 +138,7 @@ SIDES = ("response", "answer", "output", "completion", "conversation")
 WINNERS: dict[str, int | None] = {"a": 0, "b": 1, "tie": None}
 WINNERS |= {
     f"{before}_{letter}": place for before in ("model", "assistant", *SIDES) for letter, place in (("a", 0), ("b", 1))
-} | dict.fromkeys(("tie (bothbad)", "bothbad", "both_bad"))
+} | dict.fromkeys(("tie_(bothbad)", "bothbad", "both_bad"))
 STRENGTHS = {-3: 0, -2: 0, -1: 0, 0: None, 1: 1, 2: 1, 3: 1}
 CHOICES = (
     Choice("output_1", "output_2", "preference", {1: 0, 2: 1, 0: None}),  # AlpacaFarm
@@ -160,7 +160,7 @@ def _of_choice(fields: Fields) -> Columns:
     choice = _choice(fields)
     assert choice is not None
     value = fields[choice.verdict]
-    word = value.strip().lower() if isinstance(value, str) else whole_number(value)
+    word = "_".join(value.lower().split()) if isinstance(value, str) else whole_number(value)
     word = int(word) if isinstance(word, str) and word.lstrip("-").isdecimal() else word  # of a CSV
     if word not in choice.places:
         found = f"{shown(value)}; needed: one of {listed(choice.places)}"

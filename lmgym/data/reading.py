@@ -8,6 +8,7 @@ pass yields rows under our names, in which a transcript is a Conversation, JSON 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ class _Survey:
     """of these rows, as the file has them"""
     looked: list[Looked] = field(default_factory=list)
     """the first rows, to judge what is not read"""
+    notes: dict[str, None] = field(default_factory=dict)
+    """how files were read, where it is not the usual way"""
     ignored: Counter = field(default_factory=Counter)
     """rows by column that a flag leaves unread"""
     flagged: set[str] = field(default_factory=set)
@@ -99,7 +102,7 @@ def interpret(
     """
     read = []
     for number, rows in enumerate(sets):
-        names = _Names.of(columns, number, len(sets))
+        names = _with_usual_names(_Names.of(columns, number, len(sets)), rows, wanted)
         survey = _survey(rows, names, wanted, one_line(getattr(rows, "name", "the dataset")))
         _refuse(survey, wanted, names)
         names = replace(names, dropped=names.dropped | _drop_topics(survey, wanted))
@@ -122,7 +125,9 @@ class _Names:
 
     given: Mapping[str, str]
     dropped: frozenset[str] = frozenset()
-    """our names of columns that hold something else"""
+    """names of columns that are not read"""
+    usual: bool = False
+    """columns go by their names in small letters, without blanks around them"""
 
     @classmethod
     def of(cls, columns: ColumnConfig, number: int, sets: int) -> "_Names":
@@ -141,21 +146,50 @@ class _Names:
 
     def apply(self, record: Record) -> Record:
         """The record with the named columns under our names."""
-        if record.fault or not (self.given or self.dropped):
+        if record.fault or not (self.given or self.dropped or self.usual):
             return record
+        if self.usual:
+            record = _usually_named(record)
         if self.dropped:
             left = {name: value for name, value in record.fields.items() if name not in self.dropped}
             record = replace(record, fields=left)
         found = {name: record.fields[column] for name, column in self.given.items() if column in record.fields}
         columns = {name: self.given[name] for name in found}
         kept = {name: value for name, value in record.fields.items() if name not in columns.values()}
-        return replace(record, fields=kept | found, names=columns)
+        return replace(record, fields=kept | found, names={**(record.names or {}), **columns})
+
+
+def usual_name(column: str) -> str:
+    """A column's name in small letters, without blanks around it, and with _ for those in it."""
+    return "_".join(column.lower().split())
+
+
+def _usually_named(record: Record) -> Record:
+    """The record with its columns under their usual names, unless two of them would have the same."""
+    usual = {name: usual_name(name) for name in record.fields if isinstance(name, str)}
+    twice = {name for name, count in Counter(usual.values()).items() if count > 1}
+    changed = {ours: name for name, ours in usual.items() if ours != name and ours not in twice}
+    theirs = {name: ours for ours, name in changed.items()}
+    fields = {theirs.get(name, name): value for name, value in record.fields.items()}
+    return replace(record, fields=fields, names={**(record.names or {}), **changed})
+
+
+def _with_usual_names(names: _Names, rows: Iterable[Record], wanted: Wanted) -> _Names:
+    """With `usual` where more columns are read so, as of a file with Prompt and Chosen."""
+    first = list(islice(rows, SHOWN))
+    if all(name == usual_name(name) for record in first for name in record.fields):
+        return names
+    usual = replace(names, usual=True)
+    plain, other = (_survey(first, way, wanted, "") for way in (names, usual))
+    return usual if (other.has_form, len(other.used)) > (plain.has_form, len(plain.used)) else names
 
 
 def _survey(records: Iterable[Record], names: _Names, wanted: Wanted, name: str) -> _Survey:
     """The first pass over a data set."""
     found = _Survey(name)
     for as_found in records:
+        if as_found.note:
+            found.notes[as_found.note] = None
         found.ignored.update(names.dropped & as_found.fields.keys())
         named = names.apply(as_found)
         record = renamed(named)
@@ -263,8 +297,8 @@ def _refuse(found: _Survey, wanted: Wanted, names: _Names) -> None:
         first, column = needed[0], one_line(needed[0].column, 60)
         raise InputError(
             f"{found.where}: nothing reads the column {column} ({found.unread[first.column]:,} rows, line "
-            f"{first.line}: {shown(first.text, 60)}), {first.what} that the answer may need; needed: --context_column {column}, "
-            f"which puts it below the prompt, or --ignore_columns {','.join(one.column for one in needed)}"
+            f"{first.line}: {shown(first.text, 60)}), {first.what} that the answer may need; needed: --context_column "
+            f"{column}, which puts it below the prompt, or --ignore_columns {','.join(one.column for one in needed)}"
         )
 
 
@@ -309,7 +343,8 @@ def _line(found: _Survey, wanted: Wanted, forms: Mapping[tuple[str, Side], Form]
         form = words.get("chosen" if name == "rejected" else name)
         other = f" as {name}" if name != column else ""
         said.append(f"{one_line(column, 60)}{other}{f' ({form})' if form else ''}")
-    line = f"{found.where}: {found.rows:,} rows; read: {', '.join(said) or 'nothing'}"
+    line = "; ".join([f"{found.where}: {found.rows:,} rows", *found.notes])
+    line += f"; read: {', '.join(said) or 'nothing'}"
     passed: list[str] = []
     left: list[str] = []
     for column, count in sorted(found.unread.items(), key=lambda item: ("[]." in item[0], -item[1])):

@@ -4,19 +4,18 @@ A row that cannot be read becomes a record with its fault; only a file that is d
 """
 
 import csv
-import gzip
-import io
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lmgym.data.json_rows import document_rows, is_chat, is_document, json_decoder, parse_json
 from lmgym.data.rejections import NESTED, NOT_AN_OBJECT, NOT_CSV, NOT_UTF8, UNREADABLE, RowError
 from lmgym.data.sources import TABLE_KINDS, find_files, kind_of, load_hub, read_state
+from lmgym.data.text_files import DELIMITERS, delimiter_of, first_lines, open_text
 from lmgym.errors import InputError, listed, one_line, shown
 
 LONGEST_CELL = 2**31 - 1  # of a CSV; the csv module's own limit of 131,072 characters is below a long chat
@@ -41,6 +40,8 @@ class Record:
     """columns that such fields hold"""
     row: Mapping[str, Any] | None = None
     """the fields as the file has them, where `fields` differ"""
+    note: str = ""
+    """on a file's first row: how the file was read, where that is not the usual way"""
 
     def column(self, field: str) -> str:
         """The column that a field was made of, for messages."""
@@ -94,19 +95,12 @@ def read_file(path: Path, split: str | None = None) -> Iterator[Record]:
         ) from error
 
 
-def _open(path: Path, **settings: Any) -> Any:
-    # bytes that are not UTF-8 become lone surrogates, so that only their row fails
-    settings |= {"encoding": "utf-8-sig", "errors": "surrogateescape"}
-    if path.suffix == ".zst":
-        import pyarrow
-
-        return io.TextIOWrapper(pyarrow.input_stream(str(path), compression="zstd"), **settings)
-    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", **settings)
-
-
 def _read_csv(path: Path) -> Iterator[Record]:
-    with _open(path, newline="") as lines:
-        reader = csv.DictReader(lines, strict=True, delimiter="\t" if kind_of(path.name) == ".tsv" else ",")
+    delimiter = delimiter_of(path, first_lines(path))
+    lines, encoding = open_text(path, "")
+    note = _note(encoding, delimiter if delimiter != ("\t" if kind_of(path.name) == ".tsv" else ",") else "")
+    with lines:
+        reader = csv.DictReader(lines, strict=True, delimiter=delimiter)
         names = _with_long_cells(lambda: reader.fieldnames) or ()
         _refuse_bad_columns(str(path), [name for name in names if name])
         while True:
@@ -125,7 +119,14 @@ def _read_csv(path: Path) -> Iterator[Record]:
             found = f"more cells than the header names: {len(row)} columns, {len(surplus or ())} cells more"
             fault = RowError("(row)", found, NOT_CSV) if surplus else None
             # CSV has no null: an empty cell counts as missing, like an absent one
-            yield Record(str(path), reader.line_num, {k: v or None for k, v in row.items()}, fault)
+            yield Record(str(path), reader.line_num, {k: v or None for k, v in row.items()}, fault, note=note)
+            note = ""
+
+
+def _note(encoding: str, delimiter: str = "") -> str:
+    """How a text file was read, where it is not the usual way."""
+    said = [] if encoding.startswith("utf-8") else [f"text in {encoding.upper()}"]
+    return ", ".join([*said, f"cells parted by {DELIMITERS[delimiter]}"] if delimiter else said)
 
 
 def _with_long_cells(read: Callable[[], Any]) -> Any:
@@ -149,21 +150,25 @@ def _refuse_bad_columns(file: str, names: Sequence[str]) -> None:
 
 def _read_json(path: Path, split: str | None) -> Iterator[Record]:
     named_lines = kind_of(path.name) != ".json"
-    with _open(path) as file:
+    with open_text(path)[0] as file:
         lines = filter(None, (line.strip() for line in file))
         is_one = is_document(next(lines, ""), next(lines, ""), named_lines)
     rows = _document_rows(path, split, named_lines) if is_one else None
     if rows is not None:
         yield from rows
         return
-    with _open(path) as file:
+    file, encoding = open_text(path)
+    note = _note(encoding)
+    with file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield _json_record(path, number, line)
+                record = _json_record(path, number, line)
+                yield replace(record, note=note) if note else record
+                note = ""
 
 
 def _document_rows(path: Path, split: str | None, named_lines: bool) -> Iterator[Record] | None:
-    with _open(path) as file, _refusing_json(path):
+    with open_text(path)[0] as file, _refusing_json(path):
         rows = document_rows(file.read(), split, named_lines)
     return None if rows is None else _json_records(path, rows)
 
