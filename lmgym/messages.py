@@ -18,12 +18,22 @@ WEIGHTS = ("weight", "train", "loss")
 MESSAGE_KEYS = frozenset(("role", "from", "content", "value", "tool_calls", "name", "tool_call_id", "function_call"))
 MESSAGE_KEYS |= {*REASONING, *WEIGHTS}
 """keys of a message that are read"""
-HH_MARKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
-FLAT_MARKER = re.compile(r"(?:\A|\n)(User|Bot):")
+MARKS = (
+    re.compile(r"(?:\A|\n\n)(Human|Assistant):"),
+    re.compile(r"(?:\A|\n)(User|Bot):"),
+    re.compile(
+        r"#{2,4} ?(Human|User|Instruction|Question|Input|System|Assistant|Bot|Response|Answer|Output)(?::|(?=\n))", re.I
+    ),
+    re.compile(r"(?:\A|\n)(Human|User|Question|Q|System|Assistant|AI|Bot|Answer|A):", re.I),
+)
+"""of transcripts: hh's, ours, those of Guanaco and Alpaca, and lines that begin with a name"""
+SPOKEN = ROLES | dict.fromkeys(("instruction", "question", "q", "input"), "user")
+SPOKEN |= dict.fromkeys(("response", "answer", "a", "output"), "assistant")
+"""roles by the names in marks"""
 
 
 def from_messages(rows: Sequence[dict[str, Any]]) -> Conversation:
-    """The conversation of chat messages, stripped like a transcript's turns.
+    """The conversation of chat messages, stripped as in transcripts; those of the system at its head are the persona.
 
     Raises ValueError for an unknown role, content that is not text, and a tool's result that answers nothing.
     """
@@ -38,7 +48,7 @@ def from_messages(rows: Sequence[dict[str, Any]]) -> Conversation:
             raise ValueError(f"message {number} {error}") from None
         if turn.speaker == "tool" and (not turns or turns[-1].speaker == "user"):
             raise ValueError(f"message {number} is the result of a tool; needed: an assistant's message before it")
-        if turn.speaker == "system":
+        if turn.speaker == "system" and not turns:
             persona.append(turn.text)
         else:
             turns.append(turn)
@@ -112,18 +122,38 @@ def _is_learned(row: dict[str, Any]) -> bool:
     return all(row.get(name) in (None, 1) for name in WEIGHTS)
 
 
-def from_transcript(text: str) -> Conversation:
-    """The conversation of an hh transcript ("\\n\\nHuman: ...") or a flat one ("User: ...\\nBot: ...").
+def find_marks(text: str) -> list[re.Match[str]]:
+    """The marks of a transcript: of the kind that has both speakers, or that is first; else hh's or ours."""
+    found = [list(kind.finditer(text)) for kind in MARKS]
+    both = [marks for marks in found if len({speaker_of(mark) for mark in marks} & {"user", "assistant"}) == 2]
+    usual = [marks for marks in found[:2] if marks]
+    return min(both or usual, key=lambda marks: marks[0].start(), default=[])
 
-    Text before the first marker is the persona. A trailing empty bot turn ("\\nBot:") is left out. Text without a
-    marker is one user turn.
+
+def speaker_of(mark: re.Match[str]) -> str:
+    """The role of a mark: user, assistant or system."""
+    return SPOKEN[mark.group(1).lower()]
+
+
+def from_transcript(text: str) -> Conversation:
+    """The conversation of a transcript with one of the kinds of MARKS, such as hh's or our "User: ...\\nBot: ...".
+
+    Text before the first mark is the persona. A trailing empty turn of the bot ("\\nBot:") is left out; the input of an
+    instruction is a part of it. Text without a mark is one turn of the user.
     """
-    marker = HH_MARKER if HH_MARKER.search(text) else FLAT_MARKER
-    pieces = marker.split(text)
-    if len(pieces) == 1:
+    marks = find_marks(text)
+    if not marks:
         return Conversation((Turn("user", text.strip()),))
-    speakers = ["user" if ROLES[marker.lower()] == "user" else "bot" for marker in pieces[1::2]]
-    turns = [Turn(speaker, text.strip()) for speaker, text in zip(speakers, pieces[2::2], strict=True)]
-    if turns[-1] == Turn("bot", ""):
+    persona, turns = [text[: marks[0].start()].strip()], list[Turn]()
+    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+        said = text[mark.end() : following.start() if following else None].strip()
+        role = speaker_of(mark)
+        if role == "system" and not turns:
+            persona.append(said)
+        elif mark.group(1).lower() == "input" and turns and turns[-1].speaker == "user":
+            turns[-1] = Turn("user", f"{turns[-1].text}\n\n{said}".strip())
+        else:
+            turns.append(Turn("bot" if role == "assistant" else role, said))
+    if turns and turns[-1] == Turn("bot", ""):
         turns.pop()
-    return Conversation(tuple(turns), pieces[0].strip())
+    return Conversation(tuple(turns), "\n".join(filter(None, persona)))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lmgym.errors import InputError, one_line
+from lmgym.errors import InputError, one_line, shown
 from lmgym.templates import BOS_TEMPLATE, FLAT_TEMPLATE, apply_template, apply_template_to_all, why_failed
 from lmgym.tool_calls import parts_in_use, parts_left_out
 
@@ -30,7 +30,7 @@ LABELS = {"user": "User", "assistant": "Bot", "tool": "Tool"}
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message; speaker is "user", "bot" or "tool", whose text is the result of a call."""
+    """A message; speaker is "user", "bot", "tool" (the text is a call's result), or "system" behind other turns."""
 
     speaker: str
     text: str
@@ -126,8 +126,12 @@ def to_transcript(conversation: Conversation, reply: str | None = None) -> str:
     Calls and results of tools are in it without their functions' names: it shows them, and no model reads it.
     """
     lines = [conversation.persona] if conversation.persona else []
-    lines += [f"{LABELS[ROLES[turn.speaker]]}: {turn.text}" for turn in conversation.turns]
+    lines += [_line(turn) for turn in conversation.turns]
     return "\n".join([*lines, "Bot:" if reply is None else f"Bot: {reply}"])
+
+
+def _line(turn: Turn) -> str:
+    return turn.text if turn.speaker == "system" else f"{LABELS[ROLES[turn.speaker]]}: {turn.text}"
 
 
 def ensure_template(tokenizer) -> None:
@@ -167,13 +171,21 @@ def render(tokenizer, conversation: Conversation, reply: Reply | None = None) ->
             "writes them (chat_template.jinja beside the tokenizer), or rows without them"
         )
     try:
-        return apply_template(tokenizer, rows, tools, prompt=reply is None)
+        text = apply_template(tokenizer, rows, tools, prompt=reply is None)
     except Exception as error:  # a template can raise anything
         roles = one_line(", ".join(row["role"] for row in rows), 60)
         raise InputError(
             f"the chat template of {tokenizer.name_or_path} refuses a conversation of {roles}: {why_failed(error)}; "
             "needed: a template for these roles (chat_template.jinja beside the tokenizer), or data without them"
         ) from error
+    if unsaid := next(
+        (turn for turn in conversation.turns if turn.speaker == "system" and turn.text not in text), None
+    ):
+        raise InputError(
+            f"the chat template of {tokenizer.name_or_path} leaves out a system message behind the first turn "
+            f"({shown(unsaid.text, 60)}); needed: a template that writes it, or data without it"
+        )
+    return text
 
 
 def render_all(tokenizer, conversations: Sequence[Conversation], replies: Sequence[Reply] | None = None) -> list[str]:
@@ -205,7 +217,7 @@ def render_each(
         ends_with_bot = reply is None and turns and ROLES[turns[-1].speaker] == "assistant"
         if flat and not ends_with_bot and not isinstance(reply, Turn) and not tools:
             texts[i] = bos + to_transcript(conversation, reply) + ("" if reply is None else eos)
-        elif tools:
+        elif tools or any(turn.speaker == "system" for turn in turns):
             texts[i] = _text_or_error(tokenizer, conversation, reply)
         else:
             batches[reply is None].append(i)

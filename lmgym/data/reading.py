@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.config import PASSAGE, ColumnConfig
+from lmgym.data.column_names import Names, usual_name
 from lmgym.data.formats import advice, refuse_stepwise, renamed
 from lmgym.data.json_rows import refuse_unusable
 from lmgym.data.labels import LABELS, LabelCounts
@@ -77,6 +78,8 @@ class _Survey:
     """of these rows, as the file has them"""
     looked: list[Looked] = field(default_factory=list)
     """the first rows, to judge what is not read"""
+    repeated: int = 0
+    """rows whose replies all begin with the text of the prompt"""
     notes: dict[str, None] = field(default_factory=dict)
     """how files were read, where it is not the usual way"""
     ignored: Counter = field(default_factory=Counter)
@@ -102,7 +105,7 @@ def interpret(
     """
     read = []
     for number, rows in enumerate(sets):
-        names = _with_usual_names(_Names.of(columns, number, len(sets)), rows, wanted)
+        names = _with_usual_names(Names.of(columns, number, len(sets)), rows, wanted)
         survey = _survey(rows, names, wanted, one_line(getattr(rows, "name", "the dataset")))
         _refuse(survey, wanted, names)
         names = replace(names, dropped=names.dropped | _drop_topics(survey, wanted))
@@ -111,70 +114,15 @@ def interpret(
         forms = {key: _form(key, counts, columns, survey.where) for key, counts in survey.forms.items()}
         if notes is not None:
             notes.append(_line(survey, wanted, forms))
-        read.append((rows, names, forms))
+        read.append((rows, names, forms, _repeats(survey)))
     return (
-        replace(_converted(renamed(names.apply(record)), forms, columns, wanted), row=record.fields)
-        for rows, names, forms in read
+        replace(_converted(renamed(names.apply(record)), forms, columns, wanted, repeats), row=record.fields)
+        for rows, names, forms, repeats in read
         for record in rows
     )
 
 
-@dataclass(frozen=True)
-class _Names:
-    """The columns of one data set by our names, as flags name them."""
-
-    given: Mapping[str, str]
-    dropped: frozenset[str] = frozenset()
-    """names of columns that are not read"""
-    usual: bool = False
-    """columns go by their names in small letters, without blanks around them"""
-
-    @classmethod
-    def of(cls, columns: ColumnConfig, number: int, sets: int) -> "_Names":
-        """Those of set `number`. Raises InputError for flags with another number of names than sets."""
-        given = {}
-        for name, (flag, value) in columns.named.items():
-            parts = [part.strip() for part in value.split(",")] if sets > 1 else [value]
-            if len(parts) not in (1, sets):
-                raise InputError(
-                    f"--{flag} {shown(value)} names {len(parts)} columns for {sets} data sets; needed: one for all, or "
-                    "one for each, empty where the column has its usual name"
-                )
-            if part := parts[number] if len(parts) > 1 else parts[0]:
-                given[name] = part
-        return cls(given, columns.ignored)
-
-    def apply(self, record: Record) -> Record:
-        """The record with the named columns under our names."""
-        if record.fault or not (self.given or self.dropped or self.usual):
-            return record
-        if self.usual:
-            record = _usually_named(record)
-        if self.dropped:
-            left = {name: value for name, value in record.fields.items() if name not in self.dropped}
-            record = replace(record, fields=left)
-        found = {name: record.fields[column] for name, column in self.given.items() if column in record.fields}
-        columns = {name: self.given[name] for name in found}
-        kept = {name: value for name, value in record.fields.items() if name not in columns.values()}
-        return replace(record, fields=kept | found, names={**(record.names or {}), **columns})
-
-
-def usual_name(column: str) -> str:
-    """A column's name in small letters, without blanks around it, and with _ for those in it."""
-    return "_".join(column.lower().split())
-
-
-def _usually_named(record: Record) -> Record:
-    """The record with its columns under their usual names, unless two of them would have the same."""
-    usual = {name: usual_name(name) for name in record.fields if isinstance(name, str)}
-    twice = {name for name, count in Counter(usual.values()).items() if count > 1}
-    changed = {ours: name for name, ours in usual.items() if ours != name and ours not in twice}
-    theirs = {name: ours for ours, name in changed.items()}
-    fields = {theirs.get(name, name): value for name, value in record.fields.items()}
-    return replace(record, fields=fields, names={**(record.names or {}), **changed})
-
-
-def _with_usual_names(names: _Names, rows: Iterable[Record], wanted: Wanted) -> _Names:
+def _with_usual_names(names: Names, rows: Iterable[Record], wanted: Wanted) -> Names:
     """With `usual` where more columns are read so, as of a file with Prompt and Chosen."""
     first = list(islice(rows, SHOWN))
     if all(name == usual_name(name) for record in first for name in record.fields):
@@ -184,7 +132,7 @@ def _with_usual_names(names: _Names, rows: Iterable[Record], wanted: Wanted) -> 
     return usual if (other.has_form, len(other.used)) > (plain.has_form, len(plain.used)) else names
 
 
-def _survey(records: Iterable[Record], names: _Names, wanted: Wanted, name: str) -> _Survey:
+def _survey(records: Iterable[Record], names: Names, wanted: Wanted, name: str) -> _Survey:
     """The first pass over a data set."""
     found = _Survey(name)
     for as_found in records:
@@ -221,6 +169,7 @@ def _count(found: _Survey, named: Record, record: Record, wanted: Wanted) -> Non
                 found.labels.setdefault(name, LabelCounts()).add(value)
         else:
             found.unread[column] += 1
+    found.repeated += bool(_repeating(fields, reads))
     if len(found.looked) < SHOWN:
         texts = [as_text(fields.get(name)) for name in SIDES if name in reads]
         by_column = {named.column(name): value for name, value in named.fields.items()}
@@ -237,6 +186,25 @@ def _count(found: _Survey, named: Record, record: Record, wanted: Wanted) -> Non
                         for key, item in message.items()
                         if key not in MESSAGE_KEYS and not _is_empty(item)
                     )
+
+
+REPLIES = ("completion", "chosen", "rejected")
+LEAST_REPEATED = 2  # rows, and most of a data set, whose replies repeat the prompt
+
+
+def _repeating(fields: Mapping[str, Any], reads: Collection[str]) -> list[str]:
+    """Our names of a row's replies, if the text of the prompt stands at the head of all of them."""
+    prompt = fields.get("prompt") if "prompt" in reads else None
+    if not isinstance(prompt, str) or not (prompt := prompt.strip()):
+        return []
+    names = [name for name in REPLIES if name in reads and fields.get(name) is not None]
+    texts = [fields[name].strip() if isinstance(fields[name], str) else "" for name in names]
+    repeats = all(text.startswith(prompt) and len(text) > len(prompt) for text in texts)
+    return names if repeats else []
+
+
+def _repeats(found: _Survey) -> bool:
+    return found.repeated >= LEAST_REPEATED and found.repeated > found.rows / 2
 
 
 def _question(fields: Mapping[str, Any], reads: Collection[str]) -> str:
@@ -275,7 +243,7 @@ def _counts(found: _Survey, name: str, fields: Mapping[str, Any]) -> FormCounts:
     return found.forms.setdefault(key, FormCounts(key[1]))
 
 
-def _refuse(found: _Survey, wanted: Wanted, names: _Names) -> None:
+def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
     """Raises InputError for a data set that cannot be read."""
     if not found.rows:
         raise InputError(f"{found.where} is empty: found 0 rows; needed: at least 2 {wanted.noun}")
@@ -351,13 +319,21 @@ def _line(found: _Survey, wanted: Wanted, forms: Mapping[tuple[str, Side], Form]
         goes_on = wanted.others_go_to and "[]." not in column and column not in wanted.left_out
         (passed if goes_on else left).append(f"{one_line(column, 60)} ({count:,})")
     line += f"; to {wanted.others_go_to}: {listed(passed)}" if passed else ""
+    if _repeats(found):
+        line += f"; taken off the head of replies: the prompt ({found.repeated:,} rows)"
     line += f"; not read: {listed(left)}" if left else ""
     ignored = [f"{one_line(column, 60)} ({count:,})" for column, count in found.ignored.items()]
     return f"{line}; ignored: {listed(ignored)}" if ignored else line
 
 
-def _converted(record: Record, forms: Mapping[tuple[str, Side], Form], columns: ColumnConfig, wanted: Wanted) -> Record:
-    """The record with its texts in their forms."""
+def _converted(
+    record: Record,
+    forms: Mapping[tuple[str, Side], Form],
+    columns: ColumnConfig,
+    wanted: Wanted,
+    repeats: bool,
+) -> Record:
+    """The record with its texts in their forms; with `repeats`, replies without the prompt at their head."""
     if record.fault:
         return record
     fields = record.fields
@@ -367,7 +343,12 @@ def _converted(record: Record, forms: Mapping[tuple[str, Side], Form], columns: 
             found = f"holds {shown(fields[media])}, which no stage reads; needed: rows of text alone"
             raise RowError(media, found, MEDIA)
         changed: dict[str, Any] = {}
-        for name in SIDES.keys() & {*wanted.reads(fields)}:
+        reads = wanted.reads(fields)
+        if repeats:
+            start = len(str(fields.get("prompt")).strip())
+            bare = {name: fields[name].strip()[start:].lstrip() for name in _repeating(fields, reads)}
+            changed, fields = dict(bare), {**fields, **bare}
+        for name in SIDES.keys() & {*reads}:
             value, key = fields.get(name), _key(name, fields)
             if isinstance(value, str) and key in forms:
                 flag = columns.reply_format if key[1] == "reply" else columns.prompt_format

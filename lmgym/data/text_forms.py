@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from lmgym.data.rejections import WRONG_TYPE, RowError
 from lmgym.errors import InputError, one_line, shown
-from lmgym.messages import FLAT_MARKER, HH_MARKER, from_transcript
+from lmgym.messages import find_marks, from_transcript, speaker_of
 
-Form = Literal["text", "transcript", "messages", "rendered"]
+Form = Literal["text", "transcript", "messages", "rendered", "damaged"]
 Side = Literal["prompt", "reply", "chat"]
 """what a column holds: what is answered, an answer, or both"""
 FEW = 0.05  # of a column's texts, which may look like another form than the others; of ENOUGH texts one
@@ -25,49 +25,49 @@ WORDS: dict[str, str] = {
     "transcript": "transcripts",
     "messages": "JSON of messages",
     "rendered": "text that a chat template has rendered",
+    "damaged": "messages that cannot be read",
 }
 RENDERED = re.compile(
     r"\s*(?:<s>|<bos>|<\|begin_of_text\|>|<｜begin▁of▁sentence｜>)?\s*"
     r"(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|(?:user|system|assistant)\|>|<｜(?:User|Assistant)｜>)"
 )
-MARKS = ("User:", "Bot:", "Human:", "Assistant:")
-BOT = ("Bot", "Assistant")
+MAY_HAVE_MARKS = re.compile(r"##|(?:\A|\n)[A-Za-z]{1,9}:")
+STRUCTURED = re.compile(r"""\s*\[?\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
+"""the beginning of messages, whoever wrote them"""
 
 
 def form_of(text: str, side: Side) -> tuple[Form, bool]:
     """(the form that a text has by itself, True if it might be a transcript all the same)."""
-    start = text.lstrip()[:1]
-    if start in ("[", "{") and parse_messages(text) is not None:
-        return "messages", False
+    if STRUCTURED.match(text):
+        return ("damaged" if parse_messages(text) is None else "messages"), False
     if RENDERED.match(text):
         return "rendered", False
-    if not any(mark in text for mark in MARKS):
+    if not MAY_HAVE_MARKS.search(text):
         return "text", False
-    marker = HH_MARKER if HH_MARKER.search(text) else FLAT_MARKER
-    found = list(marker.finditer(text))
+    found = find_marks(text)
     if not found:
         return "text", False
     begins, last = not text[: found[0].start()].strip(), found[-1]
-    speakers = {mark.group(1) in BOT for mark in found}
-    is_open = last.group(1) in BOT and not text[last.end() :].strip()
+    speakers = {speaker_of(mark) == "assistant" for mark in found}
+    is_open = speaker_of(last) == "assistant" and not text[last.end() :].strip()
     if side == "prompt":
         is_transcript = begins or is_open
     elif side == "reply":
         is_transcript = begins and True in speakers
     else:
-        is_transcript = last.group(1) in BOT and speakers == {True, False}
+        is_transcript = speaker_of(last) == "assistant" and speakers == {True, False}
     return ("transcript" if is_transcript else "text"), True
 
 
 def parse_messages(text: str) -> list[dict[str, Any]] | None:
-    """The messages of a JSON text, or of Python's own notation, as pandas writes it into a CSV; None for other text."""
+    """The messages of a JSON text, or of the notation of Python or NumPy, as pandas writes it; None for other text."""
     if '"role"' not in text and '"from"' not in text and "'role'" not in text and "'from'" not in text:
         return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         try:
-            value = ast.literal_eval(text.strip())
+            value = ast.literal_eval(_with_commas(text.strip()))
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             return None
     rows = [value] if isinstance(value, dict) else value
@@ -77,6 +77,23 @@ def parse_messages(text: str) -> list[dict[str, Any]] | None:
         and all(isinstance(row, dict) and ("role" in row or "from" in row) for row in rows)
     )
     return rows if good else None
+
+
+PARTS = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|array\(|,\s*dtype=\w+\s*\)|(?<=[}\]])\s+(?=[{\[])|(?<=[}\]])(?=[{\[])""",
+    re.DOTALL,
+)
+
+
+def _with_commas(text: str) -> str:
+    """Python's notation of NumPy's: `[{...}\\n {...}]` and `array([...], dtype=object)` in lists."""
+
+    def part(found: re.Match[str]) -> str:
+        if found[0][:1] in ("'", '"'):
+            return found[0]
+        return "" if found[0].startswith(("array", ",")) else ", "
+
+    return PARTS.sub(part, text)
 
 
 @dataclass
@@ -114,6 +131,12 @@ class FormCounts:
             others = 0
         if others > max(FEW * total, float(total >= ENOUGH)):
             raise InputError(f"{where}: {self._mixture(column, flag)}")
+        if form == "damaged":
+            line, text = self.examples["damaged"]
+            raise InputError(
+                f"{where}: column {one_line(column, 80)} holds {WORDS['damaged']} (line {line}: {shown(text, 60)}); "
+                f"needed: JSON, or Python's or NumPy's notation, in whole; or --{flag} text to take it as plain text"
+            )
         if form == "rendered":
             line, text = self.examples["rendered"]
             raise InputError(

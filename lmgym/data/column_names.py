@@ -1,0 +1,64 @@
+"""Columns of a data set by our names: those that flags name, those left unread, and capitals and blanks in names."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lmgym.config import ColumnConfig
+from lmgym.data.records import Record
+from lmgym.errors import InputError, shown
+
+
+@dataclass(frozen=True)
+class Names:
+    """The columns of one data set by our names, as flags name them."""
+
+    given: Mapping[str, str]
+    dropped: frozenset[str] = frozenset()
+    """names of columns that are not read"""
+    usual: bool = False
+    """columns go by their names in small letters, without blanks around them"""
+
+    @classmethod
+    def of(cls, columns: ColumnConfig, number: int, sets: int) -> "Names":
+        """Those of set `number`. Raises InputError for flags with another number of names than sets."""
+        given = {}
+        for name, (flag, value) in columns.named.items():
+            parts = [part.strip() for part in value.split(",")] if sets > 1 else [value]
+            if len(parts) not in (1, sets):
+                raise InputError(
+                    f"--{flag} {shown(value)} names {len(parts)} columns for {sets} data sets; needed: one for all, or "
+                    "one for each, empty where the column has its usual name"
+                )
+            if part := parts[number] if len(parts) > 1 else parts[0]:
+                given[name] = part
+        return cls(given, columns.ignored)
+
+    def apply(self, record: Record) -> Record:
+        """The record with the named columns under our names."""
+        if record.fault or not (self.given or self.dropped or self.usual):
+            return record
+        if self.usual:
+            record = _usually_named(record)
+        if self.dropped:
+            left = {name: value for name, value in record.fields.items() if name not in self.dropped}
+            record = replace(record, fields=left)
+        found = {name: record.fields[column] for name, column in self.given.items() if column in record.fields}
+        columns = {name: self.given[name] for name in found}
+        kept = {name: value for name, value in record.fields.items() if name not in columns.values()}
+        return replace(record, fields=kept | found, names={**(record.names or {}), **columns})
+
+
+def usual_name(column: str) -> str:
+    """A column's name in small letters, without blanks around it, and with _ for those in it."""
+    return "_".join(column.lower().split())
+
+
+def _usually_named(record: Record) -> Record:
+    """The record with its columns under their usual names, unless two of them would have the same."""
+    usual = {name: usual_name(name) for name in record.fields if isinstance(name, str)}
+    twice = {name for name, count in Counter(usual.values()).items() if count > 1}
+    changed = {ours: name for name, ours in usual.items() if ours != name and ours not in twice}
+    theirs = {name: ours for ours, name in changed.items()}
+    fields = {theirs.get(name, name): value for name, value in record.fields.items()}
+    return replace(record, fields=fields, names={**(record.names or {}), **changed})
