@@ -32,14 +32,16 @@ RENDERED = re.compile(
     r"(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|(?:user|system|assistant)\|>|<｜(?:User|Assistant)｜>)"
 )
 MAY_HAVE_MARKS = re.compile(r"##|(?:\A|\n)[A-Za-z]{1,9}:")
-STRUCTURED = re.compile(r"""\s*\[?\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
+STRUCTURED = re.compile(r"""\s*(?:array\()?\[?\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 """the beginning of messages, whoever wrote them"""
 
 
 def form_of(text: str, side: Side) -> tuple[Form, bool]:
     """(the form that a text has by itself, True if it might be a transcript all the same)."""
+    if text.lstrip()[:1] in ("[", "{", "a") and parse_messages(text) is not None:
+        return "messages", False
     if STRUCTURED.match(text):
-        return ("damaged" if parse_messages(text) is None else "messages"), False
+        return "damaged", False
     if RENDERED.match(text):
         return "rendered", False
     if not MAY_HAVE_MARKS.search(text):
