@@ -56,7 +56,9 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
         bits=settings.bits,
     )
     run.update(new_head=new_head)
-    scoring = ScoringModel(adapt(classifier, plan.training, run, supervisor), config.trainer.packed)
+    scoring = ScoringModel(
+        adapt(classifier, plan.training, run, supervisor), config.trainer.packed, config.trainer.dropout
+    )
     round_frozen(scoring.model, plan.training)
     if scoring.decoder is not None and scoring.decoder.note:
         show_notes([scoring.decoder.note], run)

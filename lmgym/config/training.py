@@ -13,6 +13,8 @@ class TrainerConfig:
 
     lora_dropout: Annotated[float, Range(0, 1, below=True)] = 0.0
     """dropout in front of the adapters"""
+    dropout: bool = False
+    """keep the model's own dropout in training, such as GPT-2's .1; off: every forward is that of the model in use"""
     packed: bool | None = None
     """run rows packed, with shared prefixes; None: if the model gives the same results packed and alone"""
     data_workers: Annotated[int, Range(0, 1024)] = 0

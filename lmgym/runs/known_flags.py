@@ -160,7 +160,7 @@ SENTENCES = _by_name(
         "sdp_attention xformers_attention": "attention is lmgym's own, on packed rows",
         "use_liger_kernel": "the logits are already taken in parts",
         "torch_compile": "models run uncompiled",
-        "disable_dropout": "dropout is always off",
+        "disable_dropout": "dropout is off unless --dropout is given",
         "gradient_checkpointing_kwargs": "--gradient_checkpointing has no settings of its own",
         "tokenizer tokenizer_name tokenizer_name_or_path": "the model's own tokenizer is used",
         "tokenizer_type processing_class special_tokens": "the model's own tokenizer is used",

@@ -17,7 +17,7 @@ def load_trained_policy(plan: TrainingPlan[Any], run: Run, supervisor: Superviso
     """The policy with its adapters, as it is before step 1."""
     settings = plan.model
     causal = load_policy(settings.model, plan.tokenizer, settings.trust_remote_code, settings.bits)
-    policy = PolicyModel(adapt(causal, plan, run, supervisor), plan.config.trainer.packed)
+    policy = PolicyModel(adapt(causal, plan, run, supervisor), plan.config.trainer.packed, plan.config.trainer.dropout)
     round_frozen(policy.model, plan)
     show_notes([policy.decoder.note] if policy.decoder.note else [], run)
     return policy

@@ -12,6 +12,7 @@ from lmgym.distributed.weights import Weights, refuse_non_finite_weights
 from lmgym.errors import InputError, shown_path
 from lmgym.models.config_fields import refuse_encoder
 from lmgym.models.damage import readable
+from lmgym.models.dropout import set_training
 from lmgym.models.forward.decoder import decoder_of
 from lmgym.models.forward.logprobs import logprobs_and_hits, token_logprobs
 from lmgym.models.forward.packed_rows import PackedRows, pack_places, pack_replies
@@ -126,13 +127,20 @@ def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
 class PolicyModel(nn.Module):
     """A causal model whose one forward gives log-probabilities of tokens at chosen places of rows, or the logits there.
 
-    `packed` as in `decoder_of`.
+    `packed` as in `decoder_of`. With `dropout` the model's own is on in training.
     """
 
-    def __init__(self, model, packed: bool | None = None) -> None:
+    def __init__(self, model, packed: bool | None = None, dropout: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.dropout = model, dropout
         self.decoder = decoder_of(self.causal, packed)
+
+    def train(self, mode: bool = True) -> "PolicyModel":
+        """Training mode, without the model's own dropout unless it was asked for."""
+        if self.dropout:
+            return super().train(mode)
+        set_training(self, mode)
+        return self
 
     @property
     def causal(self):

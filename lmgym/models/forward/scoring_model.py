@@ -10,6 +10,7 @@ from torch import nn
 
 from lmgym.errors import InputError
 from lmgym.models.classifiers import is_decoder
+from lmgym.models.dropout import set_training
 from lmgym.models.forward.decoder import Decoder, decoder_of
 from lmgym.models.forward.packed_rows import PackedRows, pack_replies, pad_right
 from lmgym.models.saving import unwrap_adapters
@@ -17,17 +18,27 @@ from lmgym.text import Replies
 
 
 class ScoringModel(nn.Module):
-    """A classifier and its one forward; `packed` as in `decoder_of`. Encoders run padded through their own forward."""
+    """A classifier and its one forward; `packed` as in `decoder_of`. Encoders run padded through their own forward.
 
-    def __init__(self, model, packed: bool | None = None) -> None:
+    With `dropout` the model's own is on in training.
+    """
+
+    def __init__(self, model, packed: bool | None = None, dropout: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.dropout = model, dropout
         classifier = self.classifier
         if not is_decoder(classifier) and packed:
             raise InputError(
                 f"--packed: {classifier.config.model_type} is an encoder; needed: a decoder, or no --packed"
             )
         self.decoder: Decoder | None = decoder_of(classifier, packed) if is_decoder(classifier) else None
+
+    def train(self, mode: bool = True) -> "ScoringModel":
+        """Training mode, without the model's own dropout unless it was asked for."""
+        if self.dropout:
+            return super().train(mode)
+        set_training(self, mode)
+        return self
 
     @property
     def classifier(self):

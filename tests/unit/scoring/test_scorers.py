@@ -270,7 +270,10 @@ def test_scoring_uses_no_dropout(family: str, scorer_folders, tmp_path: Path) ->
     once, again = (scorer.score(CONVERSATIONS, REPLIES) for _ in range(2))
     assert torch.equal(once, again)
     torch.testing.assert_close(once, plain_logits(scorer_folders[family])[:, 0], rtol=0, atol=1e-5)
-    scorer.model.train()  # the same model does drop where it trains
+    scorer.model.train()
+    assert torch.equal(scorer.score(CONVERSATIONS, REPLIES), once)
+    scorer.model.dropout = True  # as --dropout trains
+    scorer.model.train()
     assert (scorer.score(CONVERSATIONS, REPLIES) - once).abs().max() > 1e-3
 
 

@@ -1,0 +1,70 @@
+"""Dropout in training: off in every family unless it is asked for, with the weights' folder as it was."""
+
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, Family
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from lmgym.models.dropout import set_training
+from lmgym.models.forward.policies import PolicyModel
+from lmgym.models.lora import add_lora
+
+IDS = [[5, 6, 7, 8, 9, 10, 11, 12]]
+KINDS = (*FAMILIES, Family("gpt2", {"n_layer": 3, "n_embd": 32, "n_head": 4, "n_positions": 64}),
+         Family("gptj", {"n_layer": 3, "n_embd": 32, "n_head": 4, "rotary_dim": 4, "n_positions": 64}),
+         Family("bloom", {"n_layer": 3, "hidden_size": 32, "n_head": 4}))  # fmt: skip
+
+
+def dropping(family: Family) -> Any:
+    """A model of the family, which drops half of everything that it can."""
+    config = AutoConfig.for_model(family.name, **{"vocab_size": 64, "pad_token_id": 0, **family.settings})
+    rates = {key for key, value in config.to_dict().items() if "drop" in key and isinstance(value, int | float)}
+    assert rates - {"classifier_dropout"}, family.name
+    for key in rates:
+        setattr(config, key, 0.5)
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def twice(policy: PolicyModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two forwards in training mode."""
+    policy.train()
+    first, second = (policy(**policy.collate(IDS, [[3, 7]])) for _ in range(2))
+    return first, second
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("family", KINDS, ids=lambda one: one.name)
+def test_every_family_trains_without_dropout_and_checkpoints_still_compute_again(family: Family, checkpointing) -> None:
+    model = dropping(family)
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy = PolicyModel(model)
+    first, second = twice(policy)
+    assert torch.equal(first, second)
+    assert torch.equal(policy.eval()(**policy.collate(IDS, [[3, 7]])), first)
+    if checkpointing:
+        policy.train()
+        assert any(module.training for module in policy.modules())
+        first.sum().backward()
+
+
+def test_dropout_is_the_models_own_where_it_is_asked_for() -> None:
+    first, second = twice(PolicyModel(dropping(KINDS[-3]), dropout=True))
+    assert not torch.equal(first, second)
+
+
+def test_dropout_in_front_of_adapters_is_on_and_the_config_is_saved_as_it_was() -> None:
+    model = dropping(KINDS[-3])
+    policy = PolicyModel(add_lora(model, 4, 8, 0.5))
+    with torch.no_grad():
+        for name, weights in policy.named_parameters():
+            if "lora_B" in name:
+                weights.fill_(0.1)
+    first, second = twice(policy)
+    assert not torch.equal(first, second)
+    assert model.config.resid_pdrop == 0.5
+    set_training(policy, False)
+    assert not any(module.training for module in policy.modules())
