@@ -14,6 +14,7 @@ def set_training(model: nn.Module, mode: bool) -> None:
     user asked for, is on.
     """
     nn.Module.train(model, False)
+    model.training = mode  # callers set back what they find here
     if not mode:
         return
     for name, module in model.named_modules():

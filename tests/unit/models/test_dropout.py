@@ -31,6 +31,7 @@ def dropping(family: Family) -> Any:
 def twice(policy: PolicyModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Two forwards in training mode."""
     policy.train()
+    assert policy.training
     first, second = (policy(**policy.collate(IDS, [[3, 7]])) for _ in range(2))
     return first, second
 

@@ -190,6 +190,24 @@ def test_ktos_baseline_is_that_of_the_replies_of_all_ranks(thumbs, model, small_
     assert on_two_ranks(baseline, tmp_path, str(small_models["llama"])) == pytest.approx([wanted] * 2, rel=1e-5)
 
 
+def test_the_first_loss_of_dpo_is_the_logarithm_of_two_also_where_the_model_has_dropout(small_models, pairs) -> None:
+    model = load(str(small_models["gpt2"]))
+    for module in model.policy.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    objective = Pairwise(model, LossConfig("dpo"))
+    batch = objective.collate(counted(pairs))
+    batch["reference"] = model.sums(model.policy, batch, CPU).view(-1, 2)
+
+    def first_loss() -> float:
+        loss, count = objective.loss(model.policy.train()(**batch["inputs"]), batch)
+        return float(loss.detach() / count)
+
+    assert first_loss() == pytest.approx(math.log(2), abs=1e-6)
+    model.policy.dropout = True
+    assert first_loss() != pytest.approx(math.log(2), abs=1e-3)
+
+
 def test_the_figures_of_an_update_count_right_pairs_and_a_tie_as_half(pairs: list[PairExample], model) -> None:
     objective = Pairwise(model, LossConfig("dpo", beta=0.5))
     batch = objective.collate(counted(pairs[:3]))
