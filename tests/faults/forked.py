@@ -44,7 +44,11 @@ def import_libraries() -> None:
     import pyarrow.parquet  # noqa: F401
     import sklearn.linear_model  # noqa: F401
     import torch
+    import torch.utils.serialization
+    import transformers.models.gpt2.modeling_gpt2
     import transformers.models.llama.modeling_llama  # noqa: F401
+    import typeguard  # noqa: F401
+    import tyro  # noqa: F401
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: F401
 
     import lmgym.cli.main
