@@ -41,15 +41,19 @@ class Forked:
     _ended: dict[int, int] = {}  # noqa: RUF012  of all forks
 
     def __init__(
-        self, command: Sequence[str], ranks: int, cwd: Path, env: Mapping[str, str], stdout: IO[str], stderr: IO[str]
-    ) -> None:
-        """`ranks`: 0 for a process without a launcher's variables."""
+        self, command: Sequence[str], ranks: int, cwd: Path, env: Mapping[str, str], stdout: IO[str], stderr: IO[str],
+        stdin: IO[str] | None = None,
+    ) -> None:  # fmt: skip
+        """`ranks`: 0 for a process without a launcher's variables. `command`: a script, "-" for that of `stdin`."""
         if Forked._server is None:
             Forked._server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 number = theirs.fileno()
-                Forked._process = subprocess.Popen([sys.executable, __file__, str(number)], env=env, pass_fds=[number])
-        files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (stdout, stderr)]
+                # the libraries of this process, wherever the first command looks for its own
+                own = {name: value for name, value in env.items() if name != "PYTHONPATH"}
+                Forked._process = subprocess.Popen([sys.executable, __file__, str(number)], env=own, pass_fds=[number])
+        streams = (stdout, stderr, *([stdin] if stdin else []))
+        files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in streams]
         request = {"command": command, "ranks": ranks, "cwd": str(cwd), "env": dict(env), "files": files}
         Forked._server.send(json.dumps(request).encode())
         self.args, self.returncode, self.pid = command, None, 0
@@ -119,8 +123,8 @@ def serve(asked: socket.socket) -> list[str]:
 def _become(command: list[str], ranks: int, cwd: str, env: dict[str, str], files: list[str]) -> list[str]:
     """Makes this fork the process that was asked for, or the launcher of its ranks."""
     os.setsid()
-    for number, path in zip((1, 2), files, strict=True):
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for number, path in zip((1, 2, 0), files, strict=False):  # without a third one, standard input is empty
+        handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND)
         os.dup2(handle, number)
         os.close(handle)
     os.chdir(cwd)
@@ -168,7 +172,7 @@ def _run(script: str) -> None:
     """As Python runs and ends a script, but for taking the libraries to pieces, which takes half a second."""
     code = None
     try:
-        runpy.run_path(script, run_name="__main__")
+        runpy.run_path("/dev/stdin" if script == "-" else script, run_name="__main__")
     except SystemExit as ended:
         code = ended.code
         if not isinstance(code, int | None):
@@ -189,6 +193,10 @@ if __name__ == "__main__":
         os.dup2(nowhere, number)
     import_libraries()
     import deepspeed.runtime.zero.muon.original_muon  # noqa: F401  which imports torch's compiler
+
+    with contextlib.suppress(ImportError):  # of the extra `serve`
+        import lmgym.apps.serve.chat_app
+        import lmgym.apps.serve.running  # noqa: F401
 
     gc.freeze()
     script, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))
