@@ -127,6 +127,9 @@ def _become(command: list[str], ranks: int, cwd: str, env: dict[str, str], files
         handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND)
         os.dup2(handle, number)
         os.close(handle)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if os.isatty(number):  # line by line, and what was a file of the server is now one without places
+            setattr(sys, name, open(number, "w", buffering=1, encoding="utf-8", closefd=False))  # noqa: SIM115
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
