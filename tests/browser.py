@@ -2,12 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt-get install chromium")
@@ -30,18 +30,31 @@ class Opened:
 
 
 @contextmanager
-def open_page(address: Path | str, width: int = 1280, dark: bool = False) -> Iterator[Opened]:
-    """A report in a window of so many pixels, once all charts are drawn."""
+def one_browser() -> Iterator[Browser]:
+    """A browser that `open_page` may be given, so that each page does not start its own: a module's fixture."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        # charts and texts are drawn by the CPU either way
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def open_page(
+    address: Path | str, width: int = 1280, dark: bool = False, browser: Browser | None = None
+) -> Iterator[Opened]:
+    """A page in a window of so many pixels, once all charts are drawn; its cookies are its own."""
+    with nullcontext(browser) if browser else one_browser() as running:
         scheme = "dark" if dark else "light"
-        opened = Opened(browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme))
+        opened = Opened(running.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme))
         opened.page.on("console", lambda message: opened.said.append(f"{message.type}: {message.text}"))
         opened.page.on("pageerror", lambda error: opened.said.append(f"error: {error}"))
         opened.page.on("request", lambda request: opened.requested.append(request.url))
-        opened.page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
-        opened.page.wait_for_selector("body[data-drawn]")
         try:
+            opened.page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
+            opened.page.wait_for_selector("body[data-drawn]")
             yield opened
         finally:
-            browser.close()
+            opened.page.close()

@@ -2,6 +2,7 @@
 
 import atexit
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -35,6 +36,11 @@ atexit.register(shutil.rmtree, Path(os.environ["LMGYM_VERDICTS"]).parent, ignore
 NAMES = count()
 ROOT = Path(__file__).parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector of garbage, which trainers call, need not go through it each time."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

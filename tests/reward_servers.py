@@ -2,14 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
+import signal
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launching import BIN, Launched, finish, launch
+from launching import start as start_process
 from patience import PATIENCE
 
 
@@ -17,7 +19,7 @@ from patience import PATIENCE
 class RewardServer:
     """A server's process and its address."""
 
-    process: subprocess.Popen
+    launched: Launched
     url: str
     said: list[str]
     """lines that it printed before it was ready"""
@@ -43,29 +45,47 @@ class RewardServer:
             rows = [line.rpartition(" ") for line in answer.read().decode().splitlines()]
         return sum(float(value) for key, _, value in rows if key.partition("{")[0] == name)
 
-    def stop(self) -> int:
-        """Asks it to end with SIGTERM; its exit code."""
-        self.process.terminate()
-        code = self.process.wait(PATIENCE)
-        assert self.process.stdout
-        self.process.stdout.close()
+    def send(self, *signals: int) -> None:
+        """Signals to its process, in this order."""
+        for number in signals:
+            os.kill(self.launched.process.pid, number)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended; may be asked again."""
+        if not self.launched.stdout.closed:
+            finish(self.launched)
+        code = self.launched.process.returncode
+        assert code is not None
         return code
 
+    def stop(self, *signals: int) -> int:
+        """Asks it to end, with SIGTERM if no other signals are named; its exit code."""
+        if self.launched.process.poll() is None:
+            self.send(*(signals or (signal.SIGTERM,)))
+        return self.wait()
 
-def start(*words: object, port: int = 0, kind: str = "rewards", **environment: str) -> RewardServer:
-    """The server, once it says that it answers."""
-    command = [sys.executable, "-m", "lmgym", "serve", kind, *map(str, words), "--port", str(port)]
-    root = Path(__file__).parent.parent
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "LMGYM_TOKEN": "", **environment}
-    )
-    assert process.stdout
+
+def start(
+    *words: object,
+    port: int = 0,
+    kind: str = "rewards",
+    launcher: str = "fork",
+    script: Path = BIN / "lmgym",
+    **environment: str,
+) -> RewardServer:
+    """The server, once it says that it answers; with the launcher "python" it starts as a user's."""
+    command = launch(launcher, "serve", kind, *words, "--port", port, script=script)
+    launched = start_process(command, **{"LMGYM_TOKEN": "", **environment})
     said: list[str] = []
-    for line in process.stdout:
-        said.append(line.rstrip())
-        if " answers " in line:
-            return RewardServer(process, line.split()[0], said)
-    raise AssertionError(f"exit code {process.wait()}: {said}")
+    until = time.monotonic() + PATIENCE
+    while launched.process.poll() is None and time.monotonic() < until:
+        # without a seek: a process that was started shares the place at which it writes
+        said = os.pread(launched.stdout.fileno(), 1 << 20, 0).decode().split("\n")[:-1]
+        if said and " answers " in said[-1]:
+            return RewardServer(launched, said[-1].split()[0], said)
+        time.sleep(0.02)
+    done = finish(launched, 0)
+    raise AssertionError(f"exit code {done.returncode}: {done.stdout} {done.stderr}")
 
 
 def _read(answer: Any) -> Any:

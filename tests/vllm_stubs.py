@@ -1,11 +1,11 @@
 """Processes of `vllm_stub.py`, as a fixture's value."""
 
 import json
-import os
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
+
+from launching import finish, launch, start
+from patience import wait_until
 
 STUB = Path(__file__).with_name("vllm_stub.py")
 
@@ -33,14 +33,14 @@ class VLLMStub:
 
     def start(self) -> None:
         """Starts it, again at the same address."""
-        command = [sys.executable, str(STUB), str(self.model), *self.lies]
-        environment = {**os.environ, "PORT": str(self.port), "PYTHONPATH": str(STUB.parents[1])}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout
-        self.port = int(self.process.stdout.readline())
+        self.launched = start(launch("fork", self.model, *self.lies, script=STUB), PORT=str(self.port))
+        wait_until(lambda: self._said().endswith("\n") or self.launched.process.poll() is not None)
+        self.port = int(self._said())
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout
-        self.process.stdout.close()
+        self.launched.process.kill()
+        finish(self.launched)
+
+    def _said(self) -> str:
+        self.launched.stdout.seek(0)
+        return self.launched.stdout.read()

@@ -152,10 +152,10 @@ def _on_fake_tensors(
     config, tokens: int, settings: ModelConfig, engine: bool, logits: int, layers: int, learns: bool
 ) -> float:
     """`activation_bytes`, counted: each pass's peak on the line through those with FEW and MORE layers."""
-    counts = (layers, layers) if layers <= MORE else (FEW, MORE)
-    low, high = (_passes(_shortened(config, n), tokens, settings, engine, logits, learns) for n in counts)
-    further = (layers - counts[0]) / max(1, counts[1] - counts[0])
-    return max(a + (b - a) * further for a, b in zip(low, high, strict=True))
+    counts = (layers,) if layers <= MORE else (FEW, MORE)
+    peaks = [_passes(_shortened(config, n), tokens, settings, engine, logits, learns) for n in counts]
+    further = (layers - counts[0]) / (MORE - FEW)  # 0 where all layers were counted
+    return max(a + (b - a) * further for a, b in zip(peaks[0], peaks[-1], strict=True))
 
 
 def _shortened(config, layers: int) -> Any:

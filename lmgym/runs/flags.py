@@ -7,6 +7,7 @@ readable, rather than a box. Nothing heavy is imported: `--help` answers at once
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -14,7 +15,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lmgym.console import printed_line, reader_may_leave, say
 from lmgym.errors import InputError, RunStopped, ServerError, bounded, nearest, one_line, shown
@@ -30,6 +31,7 @@ FLAG = re.compile(r"--[A-Za-z_]")
 HEAD_START_SECONDS = 5.0
 LONGEST_FLAG, MOST_UNKNOWN = 80, 40
 """characters of an unknown flag, and flags, that are printed"""
+_annotations: Callable[[Any], dict[str, Any]] = functools.cache(get_type_hints)
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -80,11 +82,11 @@ def _fields(config: object) -> list[tuple[str, object]]:
 
 def flag_types(config: object) -> dict[str, Any]:
     """The annotation of every flag. Asserts that names are unique and not reserved, and that groups nest once."""
-    hints = dict(get_type_hints(type(config)))
+    hints = dict(_annotations(type(config)))
     for _, value in _fields(config):
         if dataclasses.is_dataclass(value):
             assert not any(dataclasses.is_dataclass(item) for _, item in _fields(value)), "groups nest one level only"
-            hints |= get_type_hints(type(value))
+            hints |= _annotations(type(value))
     hints = {name: hints[name] for name in flatten(config)}
     assert not {"help", "local_rank"} & hints.keys(), "help and local_rank are reserved"
     return hints
@@ -209,15 +211,22 @@ def _parse_with_tyro(flag: str, values: list[str], hint: Any) -> object:
     """
     import tyro
 
-    holder = dataclasses.make_dataclass("Holder", [("value", hint)])
     # joined by "=", a value may start with a dash
     arguments = [f"--value={values[0]}"] if len(values) == 1 else ["--value", *values]
     try:
         # tyro 1.0 prints errors of values even without console_outputs
         with contextlib.redirect_stderr(io.StringIO()):
-            return tyro.cli(holder, args=arguments, console_outputs=False).value
+            return tyro.cli(_holder(hint), args=arguments, console_outputs=False).value
     except SystemExit:
         raise _misfit(flag, values, _in_words(hint)) from None
+
+
+@functools.cache
+def _holder(hint: Any) -> Any:
+    """A dataclass of one value, with a help text, for which tyro would else search the source in vain at each error."""
+    import tyro
+
+    return dataclasses.make_dataclass("Holder", [("value", Annotated[hint, tyro.conf.arg(help="a value")])])
 
 
 def _misfit(flag: str, values: list[str], needed: str) -> InputError:

@@ -7,6 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from forked_commands import ForkedCommands
+
 ROOT = Path(__file__).resolve().parents[2]
 # in the order of the site's navigation, which is the order in which the commands of the slow test run
 PAGES = (
@@ -113,18 +115,28 @@ def copy_repository(folder: Path) -> Path:
     return folder
 
 
-def run_block(block: Block, folder: Path, bin_folder: Path, timeout: float) -> str:
-    """The output of a block that bash runs in a folder, with `bin_folder` first on PATH. Fails where a command does."""
-    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+def run_block(
+    block: Block, folder: Path, bin_folder: Path, timeout: float, forked: ForkedCommands | None = None
+) -> str:
+    """The output of a block that bash runs in a folder, with `bin_folder` first on PATH. Fails where a command does.
+
+    `forked`: its commands are forks.
+    """
+    folders = [*([forked.bin] if forked else []), bin_folder, os.environ["PATH"]]
+    environment = {**os.environ, "PATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(folder)  # this tree, whichever one the environment has installed
-    done = subprocess.run(
-        ("bash", "-euo", "pipefail", "-c", block.text),
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    command = ("bash", "-euo", "pipefail", "-c", block.text)
+    if forked:
+        done = forked.run(command, folder, environment, timeout)
+    else:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
     assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout

@@ -4,14 +4,18 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from forked_commands import ForkedCommands
 from patience import PATIENCE
-from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, read_blocks, run_block
+from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, read_blocks, run_block, written_file
 
 from lmgym.apps.debate.commands import tournaments
+from lmgym.apps.games.small_policy import untrained
 from lmgym.cli.launch import launch_command
+from lmgym.environments.random_walks_model import made_once
 from lmgym.runs.flags import override
 from lmgym.runs.launching import FORMS, experiments, find_experiment
 from lmgym.runs.user_code import import_file
@@ -117,14 +121,33 @@ def test_the_quickstart_has_the_commands_of_the_readme() -> None:
     assert quick <= readme
 
 
-@pytest.mark.parametrize("expensive", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_short_blocks_run_as_printed(expensive: bool, tmp_path: Path) -> None:
+def run_short_blocks(folder: Path, expensive: bool, forked: ForkedCommands | None) -> None:
     short = [block for block in every_block() if block.can_run and not block.is_long]
     short = [block for block in short if (block.page in EXPENSIVE) == expensive]
     assert short
-    copy_repository(tmp_path)
+    copy_repository(folder)
     for block in short:
-        run_block(block, tmp_path, Path(sys.executable).parent, PATIENCE)
+        run_block(block, folder, Path(sys.executable).parent, PATIENCE, forked)
+
+
+def plant_untrained_start(folder: Path) -> None:
+    """What the page's negotiation begins with: its words, but no steps of imitation, which take 17 CPU seconds."""
+    names: dict[str, Any] = {"__name__": "negotiation"}
+    exec(written_file("docs/environments.md", "negotiation.py"), names)
+    names["imitate"] = untrained
+    made_once(folder / names["CONFIG"].policy.model, names["start"])
+
+
+def test_short_blocks_run_as_printed(tmp_path: Path) -> None:
+    plant_untrained_start(tmp_path)
+    with ForkedCommands() as forked:
+        run_short_blocks(tmp_path, False, forked)
+
+
+@pytest.mark.slow  # the same commands, where each process imports its libraries anew: 110 CPU seconds
+@pytest.mark.parametrize("expensive", [False, True])
+def test_short_blocks_run_as_printed_in_processes_that_python_starts(expensive: bool, tmp_path: Path) -> None:
+    run_short_blocks(tmp_path, expensive, None)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ a request with the process id, then with the exit code. Each fork is a process l
 session of its own, its own output, environment, folder and random numbers.
 """
 
+import atexit
 import contextlib
 import gc
 import json
@@ -16,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,15 +41,19 @@ class Forked:
     _ended: dict[int, int] = {}  # noqa: RUF012  of all forks
 
     def __init__(
-        self, command: Sequence[str], ranks: int, cwd: Path, env: Mapping[str, str], stdout: IO[str], stderr: IO[str]
-    ) -> None:
-        """`ranks`: 0 for a process without a launcher's variables."""
+        self, command: Sequence[str], ranks: int, cwd: Path, env: Mapping[str, str], stdout: IO[str], stderr: IO[str],
+        stdin: IO[str] | None = None,
+    ) -> None:  # fmt: skip
+        """`ranks`: 0 for a process without a launcher's variables. `command`: a script, "-" for that of `stdin`."""
         if Forked._server is None:
             Forked._server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 number = theirs.fileno()
-                Forked._process = subprocess.Popen([sys.executable, __file__, str(number)], env=env, pass_fds=[number])
-        files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (stdout, stderr)]
+                # the libraries of this process, wherever the first command looks for its own
+                own = {name: value for name, value in env.items() if name != "PYTHONPATH"}
+                Forked._process = subprocess.Popen([sys.executable, __file__, str(number)], env=own, pass_fds=[number])
+        streams = (stdout, stderr, *([stdin] if stdin else []))
+        files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in streams]
         request = {"command": command, "ranks": ranks, "cwd": str(cwd), "env": dict(env), "files": files}
         Forked._server.send(json.dumps(request).encode())
         self.args, self.returncode, self.pid = command, None, 0
@@ -117,10 +123,13 @@ def serve(asked: socket.socket) -> list[str]:
 def _become(command: list[str], ranks: int, cwd: str, env: dict[str, str], files: list[str]) -> list[str]:
     """Makes this fork the process that was asked for, or the launcher of its ranks."""
     os.setsid()
-    for number, path in zip((1, 2), files, strict=True):
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for number, path in zip((1, 2, 0), files, strict=False):  # without a third one, standard input is empty
+        handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND)
         os.dup2(handle, number)
         os.close(handle)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if os.isatty(number):  # line by line, and what was a file of the server is now one without places
+            setattr(sys, name, open(number, "w", buffering=1, encoding="utf-8", closefd=False))  # noqa: SIM115
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
@@ -162,6 +171,22 @@ def _signal(children: set[int], number: int) -> None:
             os.kill(child, number)
 
 
+def _run(script: str) -> None:
+    """As Python runs and ends a script, but for taking the libraries to pieces, which takes half a second."""
+    code = None
+    try:
+        runpy.run_path("/dev/stdin" if script == "-" else script, run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code
+        if not isinstance(code, int | None):
+            raise
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit((code or 0) % 256)
+
+
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1] / "faults")
     from forked import import_libraries
@@ -172,7 +197,11 @@ if __name__ == "__main__":
     import_libraries()
     import deepspeed.runtime.zero.muon.original_muon  # noqa: F401  which imports torch's compiler
 
+    with contextlib.suppress(ImportError):  # of the extra `serve`
+        import lmgym.apps.serve.chat_app
+        import lmgym.apps.serve.running  # noqa: F401
+
     gc.freeze()
     script, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.argv, sys.path[0] = [script, *arguments], str(Path(script).parent)
-    runpy.run_path(script, run_name="__main__")
+    _run(script)

@@ -98,10 +98,13 @@ def launch(kind: str, *arguments: object, ranks: int = 2, script: Path = EXPERIM
 
 @contextlib.contextmanager
 def scripts_are_forked() -> Iterator[None]:
-    """Within it a script for which code asks `subprocess.run` is forked."""
+    """Within it a script, or a module of this repository by `-m`, for which code asks `subprocess.run` is forked."""
 
     def fork(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-        return run(launch("fork", *command[2:], script=Path(command[1])))
+        first, *words = command[1:]
+        if first == "-m":
+            first, *words = str(ROOT / words[0].replace(".", "/")) + ".py", *words[1:]
+        return run(launch("fork", *words, script=Path(first)))
 
     started, subprocess.run = subprocess.run, fork  # type: ignore[assignment]
     try:

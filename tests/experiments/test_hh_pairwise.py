@@ -1,4 +1,4 @@
-"""The experiment as users launch it: plain, torchrun and deepspeed, and what it writes.
+"""The experiment as users launch it: plain, on ranks and by deepspeed, and what it writes.
 
 Launches take 10 to 25 s each, so tests share them: one module fixture a launch.
 """
@@ -72,8 +72,8 @@ def plain(begin: Start) -> tuple[CompletedProcess[str], Path]:
 
 
 @pytest.fixture(scope="module")
-def torchrun(begin: Start) -> tuple[CompletedProcess[str], Path]:
-    return begin("torchrun")
+def ddp(begin: Start) -> tuple[CompletedProcess[str], Path]:
+    return begin("forks")
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +136,13 @@ def saved_scores(folder: Path) -> torch.Tensor:
 # --- the same run under every launcher
 
 
-def test_torchrun_on_two_ranks_is_the_plain_run(plain, torchrun) -> None:
-    assert_same_run(torchrun[1], plain[1])
+def test_two_ranks_without_deepspeed_are_the_plain_run(plain, ddp) -> None:
+    assert_same_run(ddp[1], plain[1])
+
+
+@pytest.mark.slow  # `make test` starts ranks by torchrun in test_lmgym_launch.py, and trains such ranks as forks
+def test_torchrun_on_two_ranks_is_the_plain_run(plain, begin: Start) -> None:
+    assert_same_run(begin("torchrun")[1], plain[1])
 
 
 def test_zero2_on_two_ranks_is_the_plain_run(plain, zero2) -> None:
@@ -191,7 +196,7 @@ def test_the_folder_holds_config_counts_and_outcome(plain) -> None:
     assert len(record["data_fingerprint"]) == 64
 
 
-@pytest.mark.parametrize("launcher", ["plain", "torchrun", "zero2", "zero3"])
+@pytest.mark.parametrize("launcher", ["plain", "ddp", "zero2", "zero3"])
 def test_every_launcher_leaves_the_same_files(launcher: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(launcher)[1]
     assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["step-00000006", "step-00000008"]

@@ -68,7 +68,6 @@ def test_deepspeed_starts_the_processes_that_were_asked_for_and_gives_their_exit
     assert "-m deepspeed.launcher.runner --num_gpus 2 " in done.stdout.splitlines()[0]
 
 
-@pytest.mark.slow
 def test_torchrun_starts_several_processes_without_deepspeed(own: Path) -> None:
     done = run((*LMGYM, "launch", own, "--num_gpus", 2), cwd=own.parent)
     assert done.returncode == 1  # torchrun turns every failure into 1

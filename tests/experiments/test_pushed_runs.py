@@ -76,9 +76,11 @@ def test_a_scorer_is_pushed_as_it_trains_and_scored_by_its_name_on_the_hub(
     assert WRITER not in (folder / "run.json").read_text()
     assert f"pushed model/ to {hub.url}/alice/scorer (main, commit {record[0]['commit'][:10]}: " in done.stdout
     scores = []
-    for name in ("alice/scorer", str(folder / "model")):
+    for kind, name in (("python", "alice/scorer"), ("fork", folder / "model")):
         file = tmp_path / f"{len(scores)}.jsonl"
-        scored = run([BIN / "lmgym", "score", name, few_pairs, "--output", file], **environment)
+        words = ("score", name, few_pairs, "--output", file)
+        # the hub's address is read at an import
+        scored = run(launch(kind, *words, script=BIN / "lmgym"), **(environment if kind == "python" else {}))
         assert scored.returncode == 0, scored.stderr
         scores.append([(row["score_chosen"], row["score_rejected"]) for row in read_lines(file)])
     assert scores[0] == scores[1]

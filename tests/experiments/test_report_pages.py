@@ -4,13 +4,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, needs_chromium, open_page
+from browser import needs_chromium, one_browser, open_page
 from launching import EXPERIMENT, ROOT, flags, launch, read_lines, run
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser
 from ppo_in_process import shortness, train_small
 from scipy import stats
 
@@ -84,6 +85,12 @@ def folders(small_models, talkative_models, few_pairs, held_out_pairs, chats_fil
     return {name: root / name for name in KINDS}
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with one_browser() as running:
+        yield running
+
+
 def panels(folder: Path) -> dict[str, Panel]:
     return {panel.id: panel for section in run_sections(RunFiles(folder)) for panel in section.panels}
 
@@ -105,9 +112,11 @@ def points(panel: Panel, series: str) -> list[tuple[float, float]]:
         *(pytest.param(kind, 390, True, marks=pytest.mark.slow) for kind in ("reward", "sft", "preference", "failed")),
     ],
 )
-def test_a_report_opens_without_errors_or_requests(kind: str, width: int, dark: bool, folders: dict[str, Path]) -> None:
+def test_a_report_opens_without_errors_or_requests(
+    kind: str, width: int, dark: bool, folders: dict[str, Path], browser: Browser
+) -> None:
     page = folders[kind] / REPORT
-    with open_page(page, width, dark) as opened:
+    with open_page(page, width, dark, browser=browser) as opened:
         assert opened.said == []
         assert opened.requested == [page.as_uri()]
         assert not opened.overflows
@@ -118,10 +127,10 @@ def test_a_report_opens_without_errors_or_requests(kind: str, width: int, dark: 
 
 
 @needs_chromium
-def test_the_viewer_shows_the_chosen_episode(folders: dict[str, Path]) -> None:
+def test_the_viewer_shows_the_chosen_episode(folders: dict[str, Path], browser: Browser) -> None:
     samples = sorted((folders["ppo"] / "samples").glob("rollouts-*.jsonl"))
     row = json.loads(samples[0].read_text().splitlines()[3])
-    with open_page(folders["ppo"] / REPORT) as opened:
+    with open_page(folders["ppo"] / REPORT, browser=browser) as opened:
         viewer = opened.page.get_by_test_id("panel-conversations")
         viewer.locator("select.update").select_option(str(row["update"]))
         viewer.locator("select.episode").select_option(index=3)
@@ -183,8 +192,8 @@ def test_a_run_records_its_phases_and_its_memory_and_trains_on_a_curve(folders: 
 
 
 @needs_chromium
-def test_replies_are_sorted_by_the_change_of_their_reward(folders: dict[str, Path]) -> None:
-    with open_page(folders["ppo"] / REPORT) as opened:
+def test_replies_are_sorted_by_the_change_of_their_reward(folders: dict[str, Path], browser: Browser) -> None:
+    with open_page(folders["ppo"] / REPORT, browser=browser) as opened:
         panel = opened.page.get_by_test_id("panel-replies")
         order = panel.locator("select.order")
 
@@ -203,14 +212,14 @@ def test_replies_are_sorted_by_the_change_of_their_reward(folders: dict[str, Pat
 
 
 @needs_chromium
-def test_many_replies_are_opened_by_a_button_and_sorted_all(tmp_path: Path) -> None:
+def test_many_replies_are_opened_by_a_button_and_sorted_all(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "samples").mkdir()
     for update, sign in ((0, 0), (4, 1)):
         rows = [{"task": i, "prompt": "hi", "reply": f"reply {i}", "reward": sign * i % 12} for i in range(12)]
         path = tmp_path / f"samples/evaluation-{update:06d}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / REPORT).write_text(report_page(tmp_path))
-    with open_page(tmp_path / REPORT) as opened:
+    with open_page(tmp_path / REPORT, browser=browser) as opened:
         panel = opened.page.get_by_test_id("panel-replies")
 
         def visible() -> list[str]:
@@ -226,10 +235,12 @@ def test_many_replies_are_opened_by_a_button_and_sorted_all(tmp_path: Path) -> N
 
 @needs_chromium
 @pytest.mark.parametrize("width", [1280, 390])
-def test_compared_runs_show_their_replies_side_by_side(width: int, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_compared_runs_show_their_replies_side_by_side(
+    width: int, folders: dict[str, Path], tmp_path: Path, browser: Browser
+) -> None:
     page = tmp_path / "comparison.html"
     page.write_text(Comparison.of([folders["ppo"], folders["resumed"]]).page())
-    with open_page(page, width, dark=width < 500) as opened:
+    with open_page(page, width, dark=width < 500, browser=browser) as opened:
         pair = opened.page.get_by_test_id("panel-replies").locator(".pair").first
         left, right = (side.bounding_box() for side in pair.locator(".reply").all())
         assert pair.locator(".side").all_inner_texts() == ["ppo", "resumed"]
@@ -241,8 +252,8 @@ def test_compared_runs_show_their_replies_side_by_side(width: int, folders: dict
 
 
 @needs_chromium
-def test_names_of_lines_are_whole_and_explained_when_pointed_at(folders: dict[str, Path]) -> None:
-    with open_page(folders["ppo"] / REPORT, 390) as opened:
+def test_names_of_lines_are_whole_and_explained_when_pointed_at(folders: dict[str, Path], browser: Browser) -> None:
+    with open_page(folders["ppo"] / REPORT, 390, browser=browser) as opened:
         name = opened.page.get_by_test_id("panel-diversity").locator(".legend abbr").first
         assert name.inner_text() == "openings"
         assert name.get_attribute("title") == definition("eval/diversity/openings")
@@ -251,14 +262,12 @@ def test_names_of_lines_are_whole_and_explained_when_pointed_at(folders: dict[st
 
 
 @needs_chromium
-def test_replies_and_tables_need_no_javascript(folders: dict[str, Path]) -> None:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(java_script_enabled=False)
-        page.goto((folders["ppo"] / REPORT).as_uri())
-        pairs = page.get_by_test_id("panel-replies").locator(".pair")
-        assert pairs.count() > 1
-        assert all(pair.is_visible() for pair in pairs.all())
-        assert page.get_by_test_id("panel-phases").is_visible()
-        assert page.locator("button, select.order").count() == 0
-        browser.close()
+def test_replies_and_tables_need_no_javascript(folders: dict[str, Path], browser: Browser) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto((folders["ppo"] / REPORT).as_uri())
+    pairs = page.get_by_test_id("panel-replies").locator(".pair")
+    assert pairs.count() > 1
+    assert all(pair.is_visible() for pair in pairs.all())
+    assert page.get_by_test_id("panel-phases").is_visible()
+    assert page.locator("button, select.order").count() == 0
+    page.close()

@@ -1,13 +1,14 @@
 """Runs on a terminal: their status line, and figures that are those of a run without one."""
 
-import io
 import os
+import pty
+import select
+import termios
 from pathlib import Path
 
-import pexpect
 import pytest
-from launching import flags, launch, read_lines, run
-from patience import PATIENCE
+from forking import Forked
+from launching import ROOT, flags, launch, read_lines, run
 from ppo_in_process import train_small
 
 from lmgym.console import erase_live_line
@@ -30,17 +31,17 @@ def figures(folder: Path) -> list[dict[str, float]]:
 
 def on_terminal(command: list[object], columns: int) -> str:
     """The text that a command writes to a terminal of so many columns."""
-    words = [str(word) for word in command]
-    environment = {**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    child = pexpect.spawn(
-        words[0], words[1:], env=environment, encoding="utf-8", timeout=PATIENCE, dimensions=(24, columns)
-    )
-    child.logfile_read = io.StringIO()
-    child.expect(pexpect.EOF)
-    child.close()
-    said = child.logfile_read.getvalue()
-    assert child.exitstatus == 0, said[-3000:]
-    return said
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb", buffering=0) as screen:
+        ranks, _, *words = [str(word) for word in command[1:]]
+        process = Forked(words, int(ranks), ROOT, os.environ | {"TERM": "xterm"}, terminal, terminal)
+        said = b""
+        while process.poll() is None or select.select([screen], [], [], 0)[0]:
+            if select.select([screen], [], [], 0.02)[0]:
+                said += screen.read(4096)
+    assert process.poll() == 0, said[-3000:]
+    return said.decode()
 
 
 def test_a_training_shows_one_line_on_a_terminal_none_in_a_pipe_and_trains_alike(
@@ -50,7 +51,7 @@ def test_a_training_shows_one_line_on_a_terminal_none_in_a_pipe_and_trains_alike
         data = {"model": small_models["llama"], "dataset": few_pairs, "eval_dataset": held_out_pairs}
         return launch(kind, *flags(**data, **SMALL, output=tmp_path / name))
 
-    said = on_terminal(command("python", "terminal"), 80)
+    said = on_terminal(command("fork", "terminal"), 80)
     piped = run(command("fork", "pipe"))
     assert piped.returncode == 0
     assert "updates," not in piped.stderr

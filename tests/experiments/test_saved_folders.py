@@ -64,8 +64,15 @@ def run_stage(stage: str, model: str, output: Path, chats: Path, pairs: Path, sc
         train_ppo(config, chat_with_scorers)
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-@pytest.mark.parametrize("stage", ["sft", "reward", "preference", "ppo"])
+@pytest.mark.parametrize(
+    ("stage", "use_cache"),
+    [
+        *(("sft", True), ("reward", False), ("preference", False), ("ppo", True)),
+        # models are saved by one function, scorers by another: each stage need not be tried with both
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("sft", False), ("reward", True))),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("preference", True), ("ppo", False))),
+    ],
+)
 def test_a_saved_model_has_the_settings_of_its_source(
     stage: str, use_cache: bool, base: Path, chats_file, few_pairs, scorer_folders, tmp_path: Path, capsys
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from launching import ROOT, launch, read_lines, read_metrics, read_weights, run, words
+from launching import ROOT, launch, read_lines, read_metrics, read_weights, run, scripts_are_forked, words
 from transformers import AutoModelForCausalLM
 
 from lmgym.errors import InputError
@@ -114,7 +114,8 @@ def test_samples_without_rewards_are_sft(config: TRLConfig, tmp_path, capfd) -> 
         "method.gen_kwargs.max_new_tokens": 6,
     })  # fmt: skip
     samples = [[f"{prompt} {i}", f"good {i}"] for i in range(10) for prompt in PROMPTS]
-    trainer = trlx.train(samples=samples, eval_prompts=PROMPTS, config=ours, metric_fn=short)
+    with scripts_are_forked():
+        trainer = trlx.train(samples=samples, eval_prompts=PROMPTS, config=ours, metric_fn=short)
     said = words(capfd.readouterr().out)
     assert "trlx: metric_fn is not called" in said
     assert "lmgym train sft chat --model" in said

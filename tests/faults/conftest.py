@@ -37,11 +37,19 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def words(dropping: Path, few_pairs: Path, held_out_pairs: Path) -> Words:
+def few_held_out_pairs(held_out_pairs: Path, tmp_path_factory) -> Path:
+    """11 of them: two ranks have not the same number."""
+    path = tmp_path_factory.mktemp("few_held_out") / "held_out.jsonl"
+    path.write_text("".join(held_out_pairs.read_text().splitlines(keepends=True)[:11]))
+    return path
+
+
+@pytest.fixture(scope="session")
+def words(dropping: Path, few_pairs: Path, few_held_out_pairs: Path) -> Words:
     """The command of a user: `words(engine, output, **changes)`."""
 
     def make(engine: str, output: Path, **changes) -> list:
-        values = {"model": dropping, "pairs": few_pairs, "held_out": held_out_pairs, **changes}
+        values = {"model": dropping, "pairs": few_pairs, "held_out": few_held_out_pairs, **changes}
         return command(engine, output, **values)
 
     return make

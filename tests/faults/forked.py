@@ -41,11 +41,17 @@ class Ended:
 def import_libraries() -> None:
     """Imports of the commands, so that forks have them."""
     import datasets  # noqa: F401
+    import peft  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import sklearn.linear_model  # noqa: F401
     import torch
+    import torch.utils.serialization
+    import transformers.models.gpt2.modeling_gpt2
     import transformers.models.llama.modeling_llama  # noqa: F401
+    import typeguard  # noqa: F401
+    import tyro  # noqa: F401
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: F401
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
     import lmgym.cli.main
     import lmgym.report.comparison
@@ -56,6 +62,7 @@ def import_libraries() -> None:
     from lmgym.apps.world import baselines  # noqa: F401
 
     torch.set_num_threads(1)
+    get_checkpoint_conversion_mapping("llama")  # builds a table of all models, a quarter of a second
 
 
 def run_forked(words: Sequence[str], folder: Path, most_files: int | None = None) -> Ended:

@@ -69,29 +69,15 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
 @pytest.mark.parametrize(
     "engine", ["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "zero2", "zero3"))]
 )
-def test_so_does_one_with_micro_batches_by_tokens(engine: str, words: Words, tmp_path: Path) -> None:
-    size = {"tokens_per_micro_batch": 400}
-    done = run(words(engine, tmp_path / "whole", **size))
+def test_so_does_one_with_several_heads_and_micro_batches_by_tokens(engine: str, words: Words, tmp_path: Path) -> None:
+    changes = {"tokens_per_micro_batch": 400, "heads": 3}
+    done = run(words(engine, tmp_path / "whole", **changes))
     assert done.returncode == 0, done.stderr[-3000:]
-    launched = begin_and_wait(words(engine, tmp_path / "run", **size), tmp_path / "run", 8, LMGYM_TEST_SLEEP="0.08")
+    launched = begin_and_wait(words(engine, tmp_path / "run", **changes), tmp_path / "run", 8, LMGYM_TEST_SLEEP="0.08")
     kill_rank(launched, RANKS.get(engine, 2) - 1)
     finish(launched)
     assert 8 <= steps(tmp_path / "run")[-1] < UPDATES
-    done = run(words(engine, tmp_path / "run", data_workers=2, **size))
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "resuming from" in done.stdout
-    assert_as_uninterrupted(tmp_path / "run", tmp_path / "whole")
-
-
-@pytest.mark.parametrize("engine", ["plain", pytest.param("zero2", marks=pytest.mark.slow)])
-def test_so_does_one_with_several_heads(engine: str, words: Words, tmp_path: Path) -> None:
-    done = run(words(engine, tmp_path / "whole", heads=3))
-    assert done.returncode == 0, done.stderr[-3000:]
-    launched = begin_and_wait(words(engine, tmp_path / "run", heads=3), tmp_path / "run", 8, LMGYM_TEST_SLEEP="0.08")
-    kill_rank(launched, RANKS.get(engine, 2) - 1)
-    finish(launched)
-    assert 8 <= steps(tmp_path / "run")[-1] < UPDATES
-    done = run(words(engine, tmp_path / "run", heads=3))
+    done = run(words(engine, tmp_path / "run", data_workers=2, **changes))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "resuming from" in done.stdout
     assert_as_uninterrupted(tmp_path / "run", tmp_path / "whole")

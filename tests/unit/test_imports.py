@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import launch, run
 from patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
+OURS = ("lmgym", "ppo", "preferences", "reward_models", "sft")
 STAGES = ("sft", "reward_models", "preferences", "ppo")
 LAYERS = (
     "lmgym",  # the base layer: text, messages, tool_calls, errors, console, statistics
@@ -151,19 +153,19 @@ def test_every_layer_exists_and_every_package_of_the_core_has_one() -> None:
 
 
 def test_a_run_of_a_stage_loads_no_app(small_models, tmp_path: Path) -> None:
-    code = (
+    script = tmp_path / "script.py"
+    script.write_text(
         "import runpy, sys\n"
+        f"for name in [name for name in sys.modules if name.partition('.')[0] in {OURS!r}]:\n"
+        "    del sys.modules[name]  # of the process that was forked: all of ours is imported anew\n"
+        "sys.argv = sys.argv[1:]\n"
         "try:\n"
         "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "finally:\n"
         "    print(sorted(name for name in sys.modules if name.startswith('lmgym.apps')))\n"
     )
-    file = str(ROOT / "ppo/experiments/randomwalks.py")
-    words = ["--dry_run", "--model", str(small_models["llama"]), "--output", str(tmp_path / "out")]
-    begin = f"import sys; sys.argv = {[file, *words]!r}\n"
-    done = subprocess.run(
-        [sys.executable, "-c", begin + code], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
-    )
+    words = ("--dry_run", "--model", small_models["llama"], "--output", tmp_path / "out")
+    done = run(launch("fork", ROOT / "ppo/experiments/randomwalks.py", *words, script=script), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 

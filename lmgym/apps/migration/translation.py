@@ -68,7 +68,7 @@ def translate(settings: Settings) -> Translation:
 
 def _rename(found: Translation, left: dict[str, Any], flags: dict[str, str], module: str) -> None:
     """Settings that only have another name here, and a line on those that have none."""
-    hints = flag_types(importlib.import_module(module).CONFIG)
+    hints = _hints(module)
     for name, value in left.items():
         flag = flags.get(name)
         if name in UNIMPORTANT or (name in SAME_LOSS and value is True):
@@ -106,11 +106,17 @@ def _parse(module: str, flag: str, word: str) -> tuple[Any, str]:
     """The value of a flag's word, and why an experiment does not take it."""
     config = importlib.import_module(module).CONFIG
     try:
-        _, value = read_flag(f"--{flag}", [word], flag_types(config))
+        _, value = read_flag(f"--{flag}", [word], _hints(module))
         check_ranges(rebuild(config, {flag: value}))
     except InputError as error:
         return None, str(error)
     return value, ""
+
+
+@functools.cache
+def _hints(module: str) -> dict[str, Any]:
+    """The annotation of every flag of an experiment."""
+    return flag_types(importlib.import_module(module).CONFIG)
 
 
 def _model(found: Translation, left: dict[str, Any], kind: str) -> None:

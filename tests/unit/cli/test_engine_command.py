@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import launching
 import pytest
 from click.testing import CliRunner
 from patience import PATIENCE, wait_until
@@ -20,11 +21,8 @@ COMMAND = [sys.executable, "-m", "lmgym.cli.main", "engine"]
 
 def run(*words: object, **environment: str) -> tuple[int, str]:
     """(exit code, output) of a command line, where nobody can be asked and no package index is used."""
-    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", **environment}
-    command = [*COMMAND, *map(str, words)]
-    done = subprocess.run(
-        command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    command = launching.launch("fork", "engine", *words, script=launching.BIN / "lmgym")
+    done = launching.run(command, PIP_NO_INDEX="1", PIP_FIND_LINKS="", **environment)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -1,13 +1,12 @@
 """The deadline of a start, by ranks in processes of their own that are late, broken or stuck."""
 
-import subprocess
-import sys
+import re
+import tempfile
 from pathlib import Path
 
-from launching import free_port
+from launching import finish, launch, start
 from patience import PATIENCE
 
-ROOT = Path(__file__).parents[3]
 RANK = """
 import os, sys, time
 from lmgym.distributed.start_deadline import deadline
@@ -20,24 +19,21 @@ launch(main)
 """
 
 
-def end_of(ranks: int, *inside: str, arrive: float = PATIENCE, connect: float = PATIENCE) -> list[tuple[int, str]]:
-    """(exit code, output) of ranks that run these lines within the deadline."""
-    port = str(free_port())
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+def end_of(
+    ranks: int, *inside: str, first: int = 0, arrive: float = PATIENCE, connect: float = PATIENCE
+) -> list[tuple[int, str]]:
+    """(exit code, output) of ranks, from the first of them on, that run these lines within the deadline."""
     started = []
-    for rank, line in enumerate(inside):
-        code = RANK.format(ranks=ranks, arrive=arrive, connect=connect, inside=line)
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-c", code],
-                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        )
-    return [(one.returncode, out) for one in started for out in [one.communicate(timeout=PATIENCE)[0]]]
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "rank.py"
+        command = launch("fork", script=script)  # with one port for all
+        for rank, line in enumerate(inside, first):
+            script = script.with_name(f"rank-{rank}.py")
+            script.write_text(RANK.format(ranks=ranks, arrive=arrive, connect=connect, inside=line))
+            place = {"MASTER_ADDR": "127.0.0.1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+            started.append(start([*command[:-1], script], **place))
+        ended = [finish(one) for one in started]
+    return [(one.returncode, one.stdout + one.stderr) for one in ended]
 
 
 def test_ranks_that_arrive_and_connect_go_on() -> None:
@@ -45,10 +41,10 @@ def test_ranks_that_arrive_and_connect_go_on() -> None:
 
 
 def test_ranks_that_do_not_arrive_are_named() -> None:
-    [(code, said)] = end_of(3, "pass", arrive=3)
+    [(code, said)] = end_of(3, "pass", arrive=1)
     assert code == 70
     assert "error: ranks 1, 2 of 3 did not arrive at 127.0.0.1:" in said
-    assert "within 3 s" in said
+    assert "within 1 s" in said
     assert "together" not in said
 
 
@@ -81,9 +77,6 @@ def test_where_rank_0_fails_the_others_hear_of_it_too() -> None:
 
 
 def test_a_rank_without_the_first_says_where_it_looked() -> None:
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PATH": "/usr/bin:/bin"}
-    code = RANK.format(ranks=2, arrive=3, connect=3, inside="pass")
-    ranks = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment | ranks, capture_output=True, text=True)
-    assert done.returncode == 70
-    assert f"did not reach rank 0 at 127.0.0.1:{environment['MASTER_PORT']} (" in done.stderr
+    [(code, said)] = end_of(2, "pass", first=1, arrive=1, connect=1)
+    assert code == 70
+    assert re.search(r"did not reach rank 0 at 127\.0\.0\.1:\d+ \(", said)

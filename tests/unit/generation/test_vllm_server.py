@@ -6,11 +6,11 @@ vLLM is absent in CI: a script plays its Python. tests/engines/ starts the real 
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import launching
 import pytest
 from patience import wait_until
 
@@ -109,21 +109,21 @@ def test_a_killed_server_is_noticed_and_its_other_processes_end(play, model, tmp
 
 def test_a_server_ends_with_an_owner_that_is_killed(play, model, tmp_path) -> None:
     record = play()
-    code = (
+    script, up = tmp_path / "owner.py", tmp_path / "up"
+    script.write_text(
         "import sys, time; from pathlib import Path\n"
         "from lmgym.generation.vllm_server import ServerOptions, VLLMServer\n"
         "VLLMServer(ServerOptions(sys.argv[1]), Path(sys.argv[2])).start()\n"
-        "print('up', flush=True); time.sleep(600)"
+        "Path(sys.argv[3]).touch(); time.sleep(600)"
     )
-    owner = subprocess.Popen([sys.executable, "-c", code, model, tmp_path / "log.txt"], stdout=subprocess.PIPE)
-    assert owner.stdout
-    assert owner.stdout.readline() == b"up\n"
+    owner = launching.start(launching.launch("fork", model, tmp_path / "log.txt", up, script=script))
+    wait_until(up.exists)
     pids = json.loads(record.read_text())["pids"]
     assert all(map(is_running, pids))
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
+    owner.process.kill()
+    owner.process.wait()
     wait_for_the_end_of(pids)
+    launching.finish(owner)
 
 
 def test_a_server_that_ignores_the_request_to_end_is_killed(play, model, tmp_path, monkeypatch) -> None:

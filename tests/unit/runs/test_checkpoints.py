@@ -1,5 +1,6 @@
 """Checkpoints after a kill at any write, on a full disk, with flipped bits, and beside another run's files."""
 
+import gc
 import io
 import json
 import os
@@ -374,6 +375,7 @@ def in_child(work: Callable[[], object]) -> tuple[int, str]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        gc.disable()  # it would copy most of what the parent holds
         try:
             os.write(writer, str(work()).encode())
             os._exit(0)

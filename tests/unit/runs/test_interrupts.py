@@ -40,6 +40,8 @@ def loop(interrupts, seconds=60):
 interrupts = Interrupts(lambda why: say("leave:", why))
 """
 )
+# signals of one request come within two seconds; here a second request need not wait for so long
+SOON = WATCH + "import lmgym.runs.interrupts\nlmgym.runs.interrupts.SAME_REQUEST_SECONDS = 0.2\n"
 UNTIL_ASKED = WATCH + "with interrupts: say('ready'); say('reason:', loop(interrupts))\nsay('over')"
 TWO_SECONDS = WATCH + "with interrupts: say('ready'); say('reason:', loop(interrupts, 2.5))"
 BLOCKED = {
@@ -47,10 +49,10 @@ BLOCKED = {
     "a socket": "near, far = socket.socketpair(); near.recv(1)",
     "a loop that never looks": "while True: pass",
 }
-STUCK = WATCH + "with interrupts:\n  say('ready')\n  {}"
+STUCK = SOON + "with interrupts:\n  say('ready')\n  {}"
 # a worker gets the signal again from its launchers while its run ends: this is not a second request
 LEAVING = (
-    WATCH
+    SOON
     + "with interrupts:\n  say('ready'); loop(interrupts); interrupts.exit_code = 65; time.sleep(4); say('by itself')"
 )
 LAUNCHERS = WATCH + "say(*(pid for pid, _ in launchers()))\n"
@@ -127,7 +129,7 @@ def test_only_rank_0_reports_a_request(python: Callable[..., Process]) -> None:
 def test_signals_within_two_seconds_are_one_request_and_a_later_one_stops_at_once(
     python: Callable[..., Process],
 ) -> None:
-    process = python(STUCK.format(BLOCKED["a lock"]))
+    process = python(WATCH + f"with interrupts:\n  say('ready')\n  {BLOCKED['a lock']}")
     process.send(signal.SIGINT, signal.SIGTERM, signal.SIGTERM)  # within 0.6 s: a terminal and two launchers
     time.sleep(1)
     assert process.process.poll() is None
@@ -143,7 +145,7 @@ def test_signals_within_two_seconds_are_one_request_and_a_later_one_stops_at_onc
 def test_a_second_request_ends_a_process_that_is_stuck(python: Callable[..., Process], block: str) -> None:
     process = python(STUCK.format(BLOCKED[block]))
     process.send(signal.SIGTERM)
-    time.sleep(2.2)
+    time.sleep(0.5)
     process.send(signal.SIGINT)
     assert process.end()[:2] == (75, "leave: SIGINT, the second request\n")
 
@@ -151,7 +153,7 @@ def test_a_second_request_ends_a_process_that_is_stuck(python: Callable[..., Pro
 def test_a_second_request_ends_the_process_even_if_recording_fails(python: Callable[..., Process]) -> None:
     process = python(STUCK.format("interrupts._record = lambda why: 1 / 0; threading.Lock().acquire(); time.sleep(60)"))
     process.send(signal.SIGTERM)
-    time.sleep(2.2)
+    time.sleep(0.5)
     process.send(signal.SIGTERM)
     assert process.end()[0] == 75
 
@@ -159,7 +161,7 @@ def test_a_second_request_ends_the_process_even_if_recording_fails(python: Calla
 def test_a_stopping_run_ignores_signals_that_launchers_repeat(
     python: Callable[..., Process],
 ) -> None:
-    process = python(LEAVING)
+    process = python(LEAVING.replace(SOON, WATCH))
     process.send(signal.SIGTERM, signal.SIGTERM, signal.SIGINT)
     assert process.end()[:2] == (0, "by itself\n")
 
@@ -169,7 +171,7 @@ def test_a_second_request_ends_a_stopping_run_with_its_recorded_code(
 ) -> None:
     process = python(LEAVING)
     process.send(signal.SIGTERM)
-    time.sleep(2.2)
+    time.sleep(0.5)
     process.send(signal.SIGINT)
     assert process.end()[:2] == (65, "")
 
@@ -177,7 +179,7 @@ def test_a_second_request_ends_a_stopping_run_with_its_recorded_code(
 def test_a_second_request_does_not_wait_for_a_tracker_that_closes_slowly(python: Callable[..., Process]) -> None:
     process = python(STUCK.format("interrupts._record = lambda why: time.sleep(30); threading.Event().wait()"))
     process.send(signal.SIGTERM)
-    time.sleep(2.2)
+    time.sleep(0.5)
     began = time.monotonic()
     process.send(signal.SIGTERM)
     assert process.end()[0] == 75
@@ -192,7 +194,7 @@ ENDINGS = {
     "the interpreter's own end": "sys.modules['slow'] = Slow()",
 }
 ENDING = (
-    WATCH
+    SOON
     + """
 import atexit
 from lmgym.errors import RunStopped
@@ -219,7 +221,7 @@ def test_wherever_a_second_request_arrives_while_a_run_ends_the_code_is_75(
 ) -> None:
     process = python(ENDING.format(ENDINGS[place]))
     process.send(number)
-    time.sleep(2.2)
+    time.sleep(0.5)
     process.send(number)
     code, _, err = process.end()
     assert code == 75, err
@@ -233,10 +235,10 @@ def test_after_the_watch_signals_do_what_they_did_before(python: Callable[..., P
 
 
 def test_a_notebook_continues_after_a_run_that_was_asked_to_stop(python: Callable[..., Process]) -> None:
-    process = python(WATCH + "with interrupts: say('ready'); loop(interrupts)\nsay('over'); time.sleep(60)")
+    process = python(SOON + "with interrupts: say('ready'); loop(interrupts)\nsay('over'); time.sleep(60)")
     process.send(signal.SIGTERM)
     assert process.line() == "over"
-    time.sleep(2.2)
+    time.sleep(0.5)
     process.send(signal.SIGINT)
     code, _, err = process.end()
     assert code == -signal.SIGINT

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import launch, run
 from patience import PATIENCE
 from wandb_stub import KEY, TrackedRun, WandbServer, serving
 
@@ -39,17 +40,11 @@ run.finish(end)
 
 def live(folder: Path, *arguments: object, **environment: str) -> str:
     """A process that logs as a run; what it says. One that is killed takes wandb's service with it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "TRACKIO_"))}
-    process = subprocess.Popen(
-        [sys.executable, "-c", LIFE, str(folder), *map(str, arguments)],
-        env=kept | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    said, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == (-signal.SIGKILL if "killed" in arguments else 0), said
+    script = folder.with_name(f"{folder.name}.py")
+    script.write_text(LIFE)
+    done = run(launch("fork", folder, *arguments, script=script), **environment)
+    said = done.stdout + done.stderr
+    assert done.returncode == (-signal.SIGKILL if "killed" in arguments else 0), said
     assert KEY not in said
     return said
 

@@ -315,7 +315,8 @@ def queued(running: RewardServer) -> int:
 
 def test_another_address_needs_a_token_and_ctrl_c_answers_what_waits(talkative_models, tmp_path: Path) -> None:
     policy = f"p={talkative_models['gpt2']}"
-    running = start(policy, "--host", "0.0.0.0", "--sessions", tmp_path, kind="chat", LMGYM_TOKEN="sesame")
+    options = ("--host", "0.0.0.0", "--sessions", tmp_path)
+    running = start(policy, *options, kind="chat", launcher="python", LMGYM_TOKEN="sesame")
     try:
         running.url = f"http://127.0.0.1:{running.port}"
         with pytest.raises(openai.AuthenticationError, match="Authorization: Bearer TOKEN"):
@@ -326,12 +327,11 @@ def test_another_address_needs_a_token_and_ctrl_c_answers_what_waits(talkative_m
         assert [c.model_extra["lmgym"]["rank"] for c in found.choices] == [None, None, None]
         assert [c.model_extra["lmgym"]["selected"] for c in found.choices] == [True, False, False]
         with waiting_clients(running, 1, 32) as answers:
-            running.process.send_signal(signal.SIGINT)
+            running.send(signal.SIGINT)
         assert [(status, len(answer["choices"])) for status, answer in answers] == [(200, 32)]
-        assert running.process.wait(PATIENCE) == 0
+        assert running.wait() == 0
     finally:
-        running.process.kill()
-        running.process.stdout.close()
+        running.stop(signal.SIGKILL)
 
 
 def test_a_second_ctrl_c_tells_every_client_and_ends(talkative_models, tmp_path: Path) -> None:
@@ -339,16 +339,15 @@ def test_a_second_ctrl_c_tells_every_client_and_ends(talkative_models, tmp_path:
     try:
         with waiting_clients(running, 8, 64) as answers:
             for _ in range(2):
-                running.process.send_signal(signal.SIGINT)
+                running.send(signal.SIGINT)
                 time.sleep(0.5)  # two signals at once would be one
         assert len(answers) == 8
         stopped = [answer for status, answer in answers if status == 503]
         assert len(stopped) > 4
         assert {answer["error"]["message"] for answer in stopped} == {"the server stops; try again"}
-        assert running.process.wait(PATIENCE) == 0
+        assert running.wait() == 0
     finally:
-        running.process.kill()
-        running.process.stdout.close()
+        running.stop(signal.SIGKILL)
 
 
 def test_a_server_that_cannot_start_says_why(talkative_models, scorer_folders, tmp_path: Path, monkeypatch) -> None:

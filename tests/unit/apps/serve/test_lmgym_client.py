@@ -141,16 +141,13 @@ def test_a_server_killed_and_started_again_loses_no_step(calibrated: Path, expec
     trainer = threading.Thread(target=train)
     trainer.start()
     assert enough.wait(PATIENCE)
-    running.process.kill()  # kill -9, in the middle of a request
-    running.process.wait()
+    running.stop(signal.SIGKILL)  # in the middle of a request
     again = start(f"a={calibrated}", port=port)
     try:
         trainer.join(PATIENCE)
         assert [one == pytest.approx(expected[i : i + 2], abs=1e-5) for i, one in enumerate(found)] == [True] * 60
     finally:
         assert again.stop() == 0
-        assert running.process.stdout
-        running.process.stdout.close()
 
 
 @pytest.mark.slow
@@ -163,8 +160,7 @@ def test_sighup_and_sigterm_lose_no_request(calibrated: Path) -> None:
         for body, waiting in ((long, 2000), (short, 2001)):
             answers.append(pool.submit(running.ask, "/v1/score", body))
             wait_until(lambda: running.counted("lmgym_queue_replies") == waiting, 60)  # noqa: B023
-        running.process.send_signal(signal.SIGHUP)
-        running.process.terminate()
+        running.send(signal.SIGHUP, signal.SIGTERM)
         found = [answer.result(PATIENCE) for answer in answers]
     assert [(status, len(answer["scores"])) for status, answer, _ in found] == [(200, 2000), (200, 1)]
     assert running.stop() == 0

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-from browser import Opened, needs_chromium, open_page
+from browser import Opened, needs_chromium, one_browser, open_page
 from chat_pages import rambling, serve_page, taste
 from patience import PATIENCE
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from lmgym.apps.chat.records import load
 from lmgym.generation.protocol import ScriptedGenerator
@@ -32,6 +32,12 @@ HOSTILE = {
     "stacked": "Z" + "\u0335\u0321\u031b" * 200,
     "control": "a\0b\x1b[31mred\x07",
 }
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with one_browser() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +67,12 @@ def say(page: Page, text: str) -> None:
     page.keyboard.press("Enter")
 
 
+def paste(page: Page, text: str) -> None:
+    """Says it at once: typed into the box, a thousand lines take Chromium seconds."""
+    page.get_by_test_id("message").evaluate("(box, text) => { box.value = text; box.focus(); }", text)
+    page.keyboard.press("Enter")
+
+
 def replies(page: Page, count: int) -> None:
     expect(page.locator(".card")).to_have_count(count, timeout=1000 * PATIENCE)
 
@@ -73,9 +85,9 @@ def is_quiet(opened: Opened, url: str) -> bool:
     return True
 
 
-def test_a_whole_session_by_keyboard_alone(address, tmp_path: Path) -> None:
+def test_a_whole_session_by_keyboard_alone(browser: Browser, address, tmp_path: Path) -> None:
     url, folder = address
-    with open_page(url) as opened:
+    with open_page(url, browser=browser) as opened:
         page, press = opened.page, opened.page.keyboard.press
         page.keyboard.type("How do I care for a fern?")  # the message has the focus
         press("Enter")
@@ -121,6 +133,7 @@ def test_a_whole_session_by_keyboard_alone(address, tmp_path: Path) -> None:
         expect(page.get_by_test_id("replies")).to_contain_text("equally good")
         tab_to(page, "open-export", backwards=True)
         press("Enter")
+        expect(page.get_by_test_id("export-dialog")).to_be_visible()
         tab_to(page, "export")
         with page.expect_download() as download:
             press("Enter")
@@ -134,9 +147,9 @@ def test_a_whole_session_by_keyboard_alone(address, tmp_path: Path) -> None:
     assert any([e.human_pick for e in one.exchanges.values()] == [1, "written", "tie"] for one in sessions)
 
 
-def test_twenty_votes_of_the_arena(address) -> None:
+def test_twenty_votes_of_the_arena(browser: Browser, address) -> None:
     url, _ = address
-    with open_page(url) as opened:
+    with open_page(url, browser=browser) as opened:
         page = opened.page
         page.get_by_test_id("mode-arena").click()
         sides = set()
@@ -162,7 +175,9 @@ def test_twenty_votes_of_the_arena(address) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_page_exports_trains_a_scorer_and_a_policy(small_models, scorer_folders, tmp_path: Path) -> None:
+def test_what_the_page_exports_trains_a_scorer_and_a_policy(
+    browser: Browser, small_models, scorer_folders, tmp_path: Path
+) -> None:
     from lmgym.generation.local_generation import LocalGenerator
     from lmgym.models.forward.policies import load_policy
     from lmgym.models.loading import load_tokenizer
@@ -173,7 +188,7 @@ def test_what_the_page_exports_trains_a_scorer_and_a_policy(small_models, scorer
         tokenizer = load_tokenizer(str(small_models[family]))
         policies[name] = LocalGenerator(load_policy(str(small_models[family]), tokenizer), tokenizer)
     judges = {"scorer": HFScorer.load(str(scorer_folders["llama"]))}
-    with serve_page(policies, judges, tmp_path / "sessions") as url, open_page(url) as opened:
+    with serve_page(policies, judges, tmp_path / "sessions") as url, open_page(url, browser=browser) as opened:
         page = opened.page
         for i in range(4):
             say(page, f"message {i}")
@@ -207,61 +222,68 @@ def test_what_the_page_exports_trains_a_scorer_and_a_policy(small_models, scorer
         assert outcome == "finished", words
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_texts_stay_text_and_within_the_page(kind: str, tmp_path: Path) -> None:
-    text = HOSTILE[kind]
+def test_hostile_texts_stay_text_and_within_the_page(browser: Browser, tmp_path: Path) -> None:
+    text = ""
     policies = {
         "bad": ScriptedGenerator(lambda _, rng: f"{rng.integers(10**6)} {text}"),
-        "<b>worse": ScriptedGenerator(lambda c, rng: f"{text} {rng.integers(10**6)}"),
+        "<b>worse": ScriptedGenerator(lambda _, rng: f"{text} {rng.integers(10**6)}"),
     }
     judges = {"x" * 120: FunctionScorer(lambda c, r: [float(len(reply)) for reply in r])}
-    with serve_page(policies, judges, tmp_path) as url, open_page(url, 390) as opened:
+    with serve_page(policies, judges, tmp_path) as url, open_page(url, 390, browser=browser) as opened:
         page = opened.page
-        say(page, text)
-        replies(page, 4)
-        page.get_by_test_id("ask-why-1").click()
-        page.get_by_test_id("mode-arena").click()
-        say(page, text)
-        replies(page, 2)
-        page.get_by_test_id("vote-A").click()
-        expect(page.locator(".policy")).to_have_count(2)
-        page.get_by_test_id("mode-chat").click()
-        page.get_by_test_id("open-sessions").click()
-        expect(page.get_by_test_id("sessions-dialog")).to_be_visible()
-        assert page.title() == "lmgym chat"
-        assert page.locator("bdi script, bdi img, .card script, .card img").count() == 0
-        assert not opened.overflows
+        for text in HOSTILE.values():
+            paste(page, text)
+            replies(page, 4)
+            page.get_by_test_id("ask-why-1").click()
+            expect(page.get_by_test_id("why-1")).to_be_visible()
+            page.get_by_test_id("mode-arena").click()
+            paste(page, text)
+            replies(page, 2)
+            page.get_by_test_id("vote-A").click()
+            expect(page.locator(".policy")).to_have_count(2)
+            page.get_by_test_id("mode-chat").click()
+            page.get_by_test_id("open-sessions").click()
+            expect(page.get_by_test_id("sessions-dialog")).to_be_visible()
+            assert page.title() == "lmgym chat"
+            assert page.locator("bdi script, bdi img, .card script, .card img").count() == 0
+            assert not opened.overflows
+            page.keyboard.press("Escape")
+            page.get_by_test_id("new-conversation").click()
+            replies(page, 0)
         assert is_quiet(opened, url)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, False), (1280, True)])
-def test_it_fits_and_can_be_read_in_every_size_and_colour(width: int, dark: bool, address) -> None:
+def test_it_fits_and_can_be_read_in_every_size_and_colour(browser: Browser, address) -> None:
     url, _ = address
-    with open_page(url, width, dark) as opened:
+    with open_page(url, 390, browser=browser) as opened:
         page = opened.page
         say(page, "hello")
         replies(page, 4)
         page.get_by_test_id("prefer-1").click()
-        page.get_by_test_id("ask-why-2").click()
-        expect(page.get_by_test_id("why-2")).to_be_visible()
-        if width < 900:
-            page.get_by_test_id("open-settings").click()
-        expect(page.get_by_test_id("best-of")).to_be_visible()
-        for text in page.evaluate(CONTRASTS):
-            assert text["ratio"] >= 4.5, text
-        assert page.evaluate(UNNAMED) == []
-        assert not opened.overflows
-        page.get_by_test_id("mode-arena").click()
-        assert not opened.overflows
+        expect(page.get_by_test_id("card-1")).to_contain_text("your choice")
+        page.get_by_test_id("open-settings").click()
+        for width, dark in ((390, False), (390, True), (1280, False), (1280, True)):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme="dark" if dark else "light")
+            page.get_by_test_id("ask-why-2").click()
+            expect(page.get_by_test_id("why-2")).to_be_visible()
+            expect(page.get_by_test_id("best-of")).to_be_visible()
+            for text in page.evaluate(CONTRASTS):
+                assert text["ratio"] >= 4.5, (width, dark, text)
+            assert page.evaluate(UNNAMED) == []
+            assert not opened.overflows
+            page.get_by_test_id("mode-arena").click()
+            assert not opened.overflows
+            page.get_by_test_id("mode-chat").click()
         assert is_quiet(opened, url)
 
 
-def test_an_earlier_session_is_continued_from_the_list(address) -> None:
+def test_an_earlier_session_is_continued_from_the_list(browser: Browser, address) -> None:
     url, _ = address
-    with open_page(url) as opened:
+    with open_page(url, browser=browser) as opened:
         say(opened.page, "remember the ferns")
         replies(opened.page, 4)
-    with open_page(url) as opened:
+    with open_page(url, browser=browser) as opened:
         page = opened.page
         assert page.locator(".card").count() == 0, "another browser has another session"
         page.get_by_test_id("open-sessions").click()
@@ -281,8 +303,11 @@ def test_an_earlier_session_is_continued_from_the_list(address) -> None:
         replies(page, 0)
 
 
-def test_the_page_asks_for_the_token_once_and_says_when_it_is_wrong(tmp_path: Path) -> None:
-    with serve_page(POLICIES, {}, tmp_path, token="open sesame".replace(" ", "-")) as url, open_page(url) as opened:
+def test_the_page_asks_for_the_token_once_and_says_when_it_is_wrong(browser: Browser, tmp_path: Path) -> None:
+    with (
+        serve_page(POLICIES, {}, tmp_path, token="open sesame".replace(" ", "-")) as url,
+        open_page(url, browser=browser) as opened,
+    ):
         page = opened.page
         for token, says_wrong in (("wrong", False), ("open-sesame", True)):
             expect(page.get_by_test_id("token-dialog")).to_be_visible()
@@ -303,11 +328,14 @@ def test_the_page_asks_for_the_token_once_and_says_when_it_is_wrong(tmp_path: Pa
         assert page.url == f"{url}/"
 
 
-def test_it_says_in_words_what_went_wrong_and_keeps_the_message(tmp_path: Path) -> None:
+def test_it_says_in_words_what_went_wrong_and_keeps_the_message(browser: Browser, tmp_path: Path) -> None:
     def breaks(_, rng) -> str:
         raise RuntimeError("out of memory")
 
-    with serve_page({"broken": ScriptedGenerator(breaks)}, {}, tmp_path) as url, open_page(url) as opened:
+    with (
+        serve_page({"broken": ScriptedGenerator(breaks)}, {}, tmp_path) as url,
+        open_page(url, browser=browser) as opened,
+    ):
         page = opened.page
         assert page.get_by_test_id("mode-arena").is_hidden()
         say(page, "hello")

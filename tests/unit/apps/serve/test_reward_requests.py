@@ -3,15 +3,14 @@
 import base64
 import contextlib
 import json
-import os
 import shutil
+import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from launching import BIN, ROOT, launch, run
 from patience import PATIENCE
 from reward_servers import RewardServer, start
 
@@ -139,12 +138,9 @@ def test_metrics_and_health_are_those_of_prometheus(server: RewardServer) -> Non
     assert set(server.ask("/ready")[1]["scorers"]) == {"a", "b", "both"}
 
 
-def refused(*words: object, **environment: str) -> str:
+def refused(*words: object, launcher: str = "fork", **environment: str) -> str:
     """The line of a server that does not start."""
-    command = [sys.executable, "-m", "lmgym", "serve", "rewards", *map(str, words)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, "LMGYM_TOKEN": "", **environment}
-    )
+    done = run(launch(launcher, "serve", "rewards", *words, script=BIN / "lmgym"), **{"LMGYM_TOKEN": "", **environment})
     assert done.returncode == 2, done.stderr
     return done.stderr.splitlines()[-1]
 
@@ -168,14 +164,14 @@ def test_the_missing_extra_is_one_line(tmp_path: Path) -> None:
         "import importlib.util as u\nold = u.find_spec\n"
         "u.find_spec = lambda name, *more: None if name in ('fastapi', 'uvicorn') else old(name, *more)\n"
     )
-    said = refused("world:0", PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[4]}")
+    said = refused("world:0", launcher="python", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert said.endswith("fastapi and uvicorn not installed, for serving; needed: pip install 'lmgym[serve]'")
 
 
 def test_a_token_is_needed_and_lets_scorers_be_loaded_again(calibrated: Path, tmp_path: Path) -> None:
     folder = tmp_path / "scorer"
     shutil.copytree(calibrated, folder)
-    running = start(f"a={folder}", "--host", "0.0.0.0", LMGYM_TOKEN="sesame")
+    running = start(f"a={folder}", "--host", "0.0.0.0", launcher="python", LMGYM_TOKEN="sesame")
     try:
         running.url = f"http://127.0.0.1:{running.port}"
         for headers in ({}, {"Authorization": "Bearer sesam"}, {"Authorization": "Basic sesame"}):
@@ -232,5 +228,4 @@ def test_a_request_that_takes_too_long_or_gets_nan_is_refused_for_now(calibrated
         assert 1 <= int(headers["Retry-After"]) <= 30
         assert "not scored within 3 s" in answer["error"]["message"]
     finally:
-        running.process.kill()
-        running.stop()
+        running.stop(signal.SIGKILL)

@@ -5,6 +5,7 @@ The scorers read numbers that the replies hold: the first is the reward, the sec
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from launching import BIN
 from patience import PATIENCE
 from reward_servers import RewardServer, start
 
@@ -37,8 +39,8 @@ GROUPS, EACH, STEPS = 16, 4, 24
 
 
 @pytest.fixture(scope="module")
-def numbers(tmp_path_factory) -> dict[str, str]:
-    """The environment of a server in which `number:0` is a scorer, as another package would add it."""
+def numbers(tmp_path_factory) -> Path:
+    """A console script beside which `number:0` is a scorer, as another package would add it."""
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
     folder = tmp_path_factory.mktemp("numbers")
@@ -47,12 +49,12 @@ def numbers(tmp_path_factory) -> dict[str, str]:
     told.mkdir()
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: number_scorers\nVersion: 1\n")
     (told / "entry_points.txt").write_text("[lmgym.scorers]\nnumber = number_scorers:number\n")
-    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    return Path(shutil.copy(BIN / "lmgym", folder))
 
 
 @pytest.fixture(scope="module")
-def watching(numbers) -> Iterator[RewardServer]:
-    server = start("reward=number:0", "monitor=number:1", **numbers)
+def watching(numbers: Path) -> Iterator[RewardServer]:
+    server = start("reward=number:0", "monitor=number:1", script=numbers)
     yield server
     assert server.stop() == 0
 
@@ -217,8 +219,8 @@ def test_runs_and_readings_are_bounded(watching: RewardServer, monkeypatch) -> N
     assert len(watch.readings) < 80
 
 
-def test_a_run_is_refused_after_its_alarm_if_the_server_is_told_to(numbers) -> None:
-    server = start("reward=number:0", "monitor=number:1", "--stop_on_alarm", **numbers)
+def test_a_run_is_refused_after_its_alarm_if_the_server_is_told_to(numbers: Path) -> None:
+    server = start("reward=number:0", "monitor=number:1", "--stop_on_alarm", script=numbers)
     try:
         client = Client(server.url, run="stops", patience=PATIENCE)
         words = "run 'stops' gets no more rewards .*: ALARM at step"

@@ -138,7 +138,7 @@ def test_a_folder_with_an_at_sign_is_a_folder(tmp_path: Path) -> None:
         (["bots", "bots", "--days", "0"], "0 days; needed: 1 to 100"),
         (["bots", "bots", "--days", "2", "--logs"], "2 days give no logs"),
         (["bots", "bots", "--temperature", "-1"], "temperature=-1.0; needed"),
-        (["bots", "tests"], "tests"),
+        (["bots", "tests", "--users", "20"], "tests"),
     ],
 )
 def test_a_mistake_in_a_policy_or_the_design_is_refused_in_a_line(
