@@ -49,7 +49,7 @@ def words(dropping: Path, few_pairs: Path, few_held_out_pairs: Path) -> Words:
     """The command of a user: `words(engine, output, **changes)`."""
 
     def make(engine: str, output: Path, **changes) -> list:
-        values = {"model": dropping, "pairs": few_pairs, "held_out": few_held_out_pairs, **changes}
+        values = {"model": dropping, "dropout": "true", "pairs": few_pairs, "held_out": few_held_out_pairs, **changes}
         return command(engine, output, **values)
 
     return make

@@ -17,7 +17,7 @@ KILLED = (2, 8, 14)  # in mid-epoch, at an epoch's end, and in mid-epoch again, 
 TRAIN = {
     "max_length": 128, "eval_size": 8, "global_batch": 8, "micro_batch": 2, "learning_rate": 1e-3, "log_updates": 3,
     "eval_updates": 5, "save_updates": 2, "precision": "fp32", "tracking": "none", "max_updates": UPDATES,
-    "sample_prompts": 2, "sample_tokens": 6, "epochs": 6,
+    "sample_prompts": 2, "sample_tokens": 6, "epochs": 6, "dropout": "true",
 }  # fmt: skip
 
 
