@@ -62,7 +62,7 @@ class JudgeServer:
                 """Silent."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()  # how soon it stops
 
     @property
     def url(self) -> str:

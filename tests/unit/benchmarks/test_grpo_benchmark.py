@@ -88,7 +88,8 @@ def test_the_benchmark_trains_as_the_plain_way_does(tmp_path: Path, small_models
         "kl_coef": 0.1,
         "learning_rate": 1e-3,
     }
-    found = run_contender(Contender("ours", "ours_grpo", "default", sys.executable, (2,)), spec, 2, [])
+    with scripts_are_forked():
+        found = run_contender(Contender("ours", "ours_grpo", "default", sys.executable, (2,)), spec, 2, [])
     assert found["losses"] == pytest.approx(plain_losses(small_models["llama"], 2, 2, 0.1), abs=1e-5)
     assert len({round(loss, 4) for loss in found["losses"]}) == 4
     inputs = [len(PROMPTS[i // 2]) + len(reply) - 1 for i, reply in enumerate(REPLIES)]

@@ -157,7 +157,13 @@ def test_scores_are_what_torch_counts() -> None:
     assert found == scoring_flops(Shape.of(read_shape("tiny")), [16] * 8)
 
 
-@pytest.mark.parametrize("name", MEASURED)
+# the others are of the same ways at another size
+QUICK = [name for name in MEASURED if "qwen3-0.6b" in name or name.startswith("sft qwen3-4b")]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MEASURED]
+)
 def test_estimates_are_within_five_percent_of_what_an_h200_held(name: str) -> None:
     case = next(case for cases in CASES.values() for case in cases if str(case) == name)
     entry = MEASURED[name][-1]

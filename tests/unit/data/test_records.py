@@ -237,7 +237,7 @@ def test_rows_are_read_without_holding_them_all(name: str, tmp_path: Path) -> No
     rows = [{"n": str(i), "text": f"{i} " * 440} for i in range(10_000)]
     path = write(tmp_path / name, rows)
     if name == "a.parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=500)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=200)
     before, most, count = pyarrow.total_allocated_bytes(), 0, 0
     tracemalloc.start()
     for record in iterate_records(str(path)):

@@ -3,10 +3,6 @@
 import gzip
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +12,7 @@ import torch
 from browser import needs_chromium, open_page
 from click.testing import CliRunner, Result
 from judge_server import JudgeServer, Places, judge_servers
+from launching import BIN, finish, launch, start
 from patience import PATIENCE
 
 from lmgym.cli.main import main
@@ -34,7 +31,7 @@ ODD = (
 )
 SLOW = (
     "import time\n\n"
-    "def slow(conversations, replies):\n    time.sleep(0.4)\n    return [float(len(reply)) for reply in replies]\n"
+    "def slow(conversations, replies):\n    time.sleep(0.2)\n    return [float(len(reply)) for reply in replies]\n"
 )
 FOLDER = Path("out")
 
@@ -284,15 +281,14 @@ def test_scores_of_another_scorer_are_never_mixed_in(scorer_folders: dict[str, P
 def test_a_run_that_was_killed_continues_where_it_was() -> None:
     # equal prompts are scored in batches of their own
     rows = write("rows.jsonl", [row(0, f"a long answer {i}", "short") for i in range(12)])
-    words = [sys.executable, "-m", "lmgym", "judge", "slow.py:slow", "--suite", "llmbar", "--dataset", str(rows)]
-    words += ["--output", str(FOLDER)]
+    words = ["judge", "slow.py:slow", "--suite", "llmbar", "--dataset", rows, "--output", FOLDER]
     journal = FOLDER / "scores_slow.jsonl"
-    started = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    started = start(launch("fork", *words, script=BIN / "lmgym"), cwd=Path.cwd())
     deadline = time.monotonic() + PATIENCE
     while not (journal.exists() and journal.read_bytes().count(b"\n") >= 4) and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.kill(started.pid, signal.SIGKILL)
-    started.wait()
+    started.process.kill()
+    finish(started)
     before = journal.read_bytes()
     with journal.open("ab") as file:
         file.write(b'{"key": "torn')

@@ -21,15 +21,16 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[JudgeSer
         server = start(lambda prompt, _: [{"4": 0.9} if "good" in prompt else {"2": 0.9}], slow=0.02)
         (tmp_path / "r.yaml").write_text(RUBRIC.format(spec=server.spec))
         rows = [{"prompt": f"question {i}?", "chosen": f"good {i}", "rejected": f"bad {i}"} for i in range(12)]
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for name, count in (("rows", 12), ("few", 4)):  # an attack needs 12
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
         yield server
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ["judge", "r.yaml", "--suite", "rows.jsonl"],
-        ["audit", "r.yaml", "--prompts", "rows.jsonl", "--edited", "1"],
+        ["judge", "r.yaml", "--suite", "few.jsonl"],
+        ["audit", "r.yaml", "--prompts", "few.jsonl", "--edited", "1"],
         ["attack", "r.yaml", "--prompts", "rows.jsonl", "--edits", "1", "--rounds", "1"],
         ["attack", "length.py:length", "--monitors", "m=r.yaml", "--prompts", "rows.jsonl", "--edits", "1"],
     ],

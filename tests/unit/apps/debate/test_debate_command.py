@@ -110,7 +110,8 @@ def test_audits_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_recorded_debates_are_audited_and_reported_again(tmp_path: Path) -> None:
-    assert lmgym(tmp_path, "scripted", "--rounds", "4", "--output", "played").returncode == 0
+    play = launch("fork", "--rounds", "4", "--output", "played", script=find_tournament("scripted"))
+    assert run(play, cwd=tmp_path).returncode == 0
     (tmp_path / "played/report.html").unlink()
     done = run(launch("fork", "report", "played", script=BIN / "lmgym"), cwd=tmp_path)
     assert done.stdout == "written: played/report.html\n", done.stderr

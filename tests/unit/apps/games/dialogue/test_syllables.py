@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lmgym.apps.games.dialogue import syllables
 from lmgym.apps.games.dialogue.games import find_dialogue_game, play_scripted
 from lmgym.apps.games.dialogue.instances import split_of
 from lmgym.apps.games.dialogue.syllables import (
@@ -71,7 +72,8 @@ def test_the_careless_guesser_ignores_half_of_the_feedback_and_plays_games_of_al
     assert turns == {1, 2, 3, 4, 5, 6}
 
 
-def test_a_start_spells_its_guesses_and_is_made_once(tmp_path) -> None:
+def test_a_start_spells_its_guesses_and_is_made_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(syllables, "START_GAMES", 100)
     folder = make_start(TABOO.name, tmp_path / "start", steps=2)
     tokenizer = load_tokenizer(str(folder))
     assert [tokenizer.decode([i]).strip() for i in tokenizer(" gob").input_ids] == ["g", "o", "b"]
