@@ -93,9 +93,9 @@ def planted() -> float:
 def test_a_planted_change_of_5_percent_is_found_with_the_users_that_a_pilot_asks_for(paired: bool) -> None:
     pilot = [figures(wordless(np.arange(2000), mean, noise, 3))[LENGTH] for noise, mean in enumerate((0.0, planted()))]
     needed = units_needed(0.05 * pilot[0].value, compare(*pilot, paired=paired).spread)
-    users = np.arange(20 * needed) + 10_000
+    users = np.arange(40 * needed) + 10_000
     lives = wordless(users, days=3), wordless(users + (0 if paired else len(users)), planted(), 1, 3)
     first, second = (figures(one)[LENGTH] for one in lives)
-    places = [slice(test * needed, (test + 1) * needed) for test in range(20)]
+    places = [slice(test * needed, (test + 1) * needed) for test in range(40)]
     p_values = [compare(part(first, at), part(second, at), paired).p_value for at in places]
     assert np.mean(np.array(p_values) < 0.05) >= 0.8
