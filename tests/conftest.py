@@ -39,7 +39,7 @@ REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: the collector of garbage, which trainers call, need not go through it each time."""
+    """What is imported by now stays: the garbage collector, which trainers call, need not go through it each time."""
     gc.freeze()
 
 

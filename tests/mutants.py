@@ -11,8 +11,9 @@ the states: a mutant is found again by its function and the text of its line.
 
 The tests of a module are the files below tests/unit that import it (`from package.module import`, `import
 package.module`, or the package if that hands its names on) or are called test_MODULE.py in its mirrored folder;
-without any, those of the mirrored folder or the nearest above. They run by mirrored name, mirrored folder, others; as many whole files as pass in CAP seconds are used.
-If they fail on unchanged code, another mutant is drawn. A mutant is found if a test fails or takes too long.
+without any, those of the mirrored folder or the nearest above. They run by mirrored name, mirrored folder, others; as
+many whole files as pass in CAP seconds are used. If they fail on unchanged code, another mutant is drawn. A mutant is
+found if a test fails or takes too long.
 """
 
 import argparse

@@ -109,7 +109,8 @@ def fit(
     order = np.concatenate([rng.permutation(len(rows)) for _ in range(epochs)])[: steps * batch_size]
     policy.train()
     for batch in order.reshape(steps, batch_size).tolist():
-        chosen = [(rows[i], starts[i]) for i in batch]
+        # those of one length side by side, whose attention is then one call
+        chosen = sorted(((rows[i], starts[i]) for i in batch), key=lambda one: len(one[0]))
         logits = policy(
             **policy.collate([row for row, _ in chosen], [range(at - 1, len(row) - 1) for row, at in chosen])
         )

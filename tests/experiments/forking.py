@@ -51,6 +51,7 @@ class Forked:
                 number = theirs.fileno()
                 # the libraries of this process, wherever the first command looks for its own
                 own = {name: value for name, value in env.items() if name != "PYTHONPATH"}
+                own |= {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
                 Forked._process = subprocess.Popen([sys.executable, __file__, str(number)], env=own, pass_fds=[number])
         streams = (stdout, stderr, *([stdin] if stdin else []))
         files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in streams]

@@ -66,13 +66,13 @@ def test_what_a_reward_function_changes_in_the_process_changes_nothing_of_the_ru
 def test_a_reward_function_that_holds_the_interpreter_ends_the_run_with_words(
     engine: str, rank: int, asked, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
+    folder, timeout = tmp_path / "run", 4 if engine == "plain" else 6
     planted = {"LMGYM_TEST_FAULT": "regex", "LMGYM_TEST_AT": "1", "LMGYM_TEST_RANK": str(rank)}
-    done = run(asked(engine, folder, stall_timeout=6), seconds=120, **planted)
+    done = run(asked(engine, folder, stall_timeout=timeout), seconds=120, **planted)
     assert done.returncode == CODES.get(engine, 70), done.stderr[-3000:]
     assert outcome(folder) == ("stalled", 70)
     said = words(done.stderr)
-    assert re.search(r"error: no progress for \d+ s \(--stall_timeout 6\)\. rank 0: ", said)
+    assert re.search(rf"error: no progress for \d+ s \(--stall_timeout {timeout}\)\. rank 0: ", said)
     assert f"rank {1 - rank}: silent" not in said
     reported = said[said.index(f"rank {rank}: ") :].partition("; rank ")[0]
     assert re.match(rf"rank {rank}: score; no progress for \d+ s; now in ", reported)

@@ -18,10 +18,12 @@ from ppo.monitoring import safeguards
 from ppo.task_setups import random_walks
 
 UPDATES = 24
-BAR = 0.72  # other seeds than this one, 11 to 15: .79 to .87; broken: .01, .05 and .38 to .69
+SMALL = replace(CONFIG, optimizer=replace(CONFIG.optimizer, learning_rate=1e-3))
+"""the experiment for a smaller model, which takes larger steps"""
+BAR = 0.72  # seeds 11 to 13: .84 to .87; broken: .00, .02 to .07 and .34 to .49
 
 
-def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11, given: PPOConfig = CONFIG) -> float:
+def optimality(start: Path, folder: Path, updates: int = UPDATES, seed: int = 11, given: PPOConfig = SMALL) -> float:
     """Of 1,000 sampled walks after so many updates of the experiment."""
     config = replace(
         given,
@@ -54,15 +56,15 @@ def shift_unseen(monkeypatch) -> None:
     monkeypatch.setattr(safeguards, "check_ratio", lambda *given: None)
 
 
-def test_random_walks_become_short(start: Path, tmp_path: Path) -> None:
-    assert optimality(start, tmp_path) > BAR
-    assert outside.length_of_walks(tmp_path / "model") < outside.length_of_walks(start) - 1
+def test_random_walks_become_short(small_start: Path, tmp_path: Path) -> None:
+    assert optimality(small_start, tmp_path) > BAR
+    assert outside.length_of_walks(tmp_path / "model") < outside.length_of_walks(small_start) - 1
 
 
 @pytest.mark.parametrize(
     "broken",
     [turn_advantages, *(pytest.param(one, marks=pytest.mark.slow) for one in (score_the_first_token, shift_unseen))],
 )
-def test_a_broken_version_misses_the_bar(broken: Callable, start: Path, monkeypatch, tmp_path: Path) -> None:
+def test_a_broken_version_misses_the_bar(broken: Callable, small_start: Path, monkeypatch, tmp_path: Path) -> None:
     broken(monkeypatch)
-    assert optimality(start, tmp_path) < BAR - 0.1
+    assert optimality(small_start, tmp_path) < BAR - 0.1

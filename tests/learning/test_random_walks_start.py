@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
@@ -12,7 +14,11 @@ from lmgym.text import tokenize_texts
 SAMPLES = 100  # from each of the 20 starts
 
 
-def test_its_samples_are_as_long_as_the_walks_and_most_of_them_possible(start: Path) -> None:
+@pytest.mark.parametrize("size", ["small_start", pytest.param("start", marks=pytest.mark.slow)])
+def test_its_samples_are_as_long_as_the_walks_and_most_of_them_possible(
+    size: str, request: pytest.FixtureRequest
+) -> None:
+    start: Path = request.getfixturevalue(size)
     known = draw_random_walks(1000)
     tokenizer = load_tokenizer(str(start))
     generator = LocalGenerator(load_policy(str(start), tokenizer), tokenizer, generation_batch_size=500)

@@ -91,7 +91,7 @@ def test_of_a_scorer_of_length_words_are_not_named_since_random_words_do_as_well
     assert any((finding.gain.low or finding.gain.value or 0) > 1 for finding in others), "they do raise the score"
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_an_attack_on_the_hidden_utility_itself_finds_nothing(seed: int) -> None:
     found = attacked(noisy(lambda reply: 0.0, 0, noise=0.0), seed)
     assert found.confirmed == []

@@ -3,17 +3,33 @@
 import io
 import json
 import os
-import sys
+import pty
+import termios
 from pathlib import Path
 
 import pexpect
 import pytest
 from click.testing import CliRunner, Result
+from launching import finish, launch, start
 from patience import PATIENCE
+from pexpect.fdpexpect import fdspawn
 
 from eval_rewards_api import talk_to_models
 from lmgym.apps.chat.records import load
 from lmgym.cli.main import main
+
+IN_A_TERMINAL = """
+import os, sys
+
+terminal = os.open(sys.argv.pop(1), os.O_RDWR)  # becomes the terminal of this session
+for number, name in enumerate(("stdin", "stdout", "stderr")):
+    os.dup2(terminal, number)
+    setattr(sys, name, open(number, "w" if number else "r", buffering=1, closefd=False))
+os.close(terminal)
+from lmgym.cli.main import main
+
+main(prog_name="lmgym")
+"""
 
 
 def chat(*words: object, lines: str = "") -> Result:
@@ -101,14 +117,17 @@ def test_scorers_name_themselves(talkative_models: dict[str, Path], scorer_folde
 def test_in_a_terminal_it_opens_without_a_question(
     talkative_models: dict[str, Path], scorers: str, tmp_path: Path
 ) -> None:
-    words = ["-m", "lmgym.cli.main", "chat", str(talkative_models["llama"]), "--scorers", scorers, "--best_of", "2"]
-    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # or it waits for the cursor's place
-    child = pexpect.spawn(
-        sys.executable, [*words, "--sessions", str(tmp_path)], timeout=PATIENCE, encoding="utf-8",
-        dimensions=(50, 120), env=env,
-    )  # fmt: skip
+    script = tmp_path / "in_a_terminal.py"
+    script.write_text(IN_A_TERMINAL)
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(ours, (50, 120))
+    words = ["chat", talkative_models["llama"], "--scorers", scorers, "--best_of", 2, "--sessions", tmp_path / "kept"]
+    environment = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # or it waits for the cursor's place
+    launched = start(launch("fork", os.ttyname(theirs), *words, script=script), **environment)
+    child = fdspawn(ours, timeout=PATIENCE, encoding="utf-8")
     child.logfile_read = io.StringIO()
     child.expect("Scorers: a, b; a selects")
+    os.close(theirs)  # open until now: a terminal whose last process has closed it has ended
     child.expect("you> ")
     child.sendline("hello")
     child.expect("turn 1")
@@ -116,5 +135,5 @@ def test_in_a_terminal_it_opens_without_a_question(
     child.sendline("exit")
     child.expect(pexpect.EOF)
     child.close()
-    assert child.exitstatus == 0
+    assert finish(launched).returncode == 0
     assert "Model prompt" not in child.logfile_read.getvalue()

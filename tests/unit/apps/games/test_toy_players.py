@@ -60,7 +60,7 @@ def test_the_expected_return_agrees_with_play_and_counts_illegal_replies() -> No
     pytest.importorskip("gymnasium")
     game = find_game("blackjack")
     for name, policy in (("heuristic", hit_below(17)), ("random", lambda hand: (0.5, 0.5))):
-        found = game.measure(game.players[name], 4000)
+        found = game.measure(game.players[name], 2000)
         assert abs(found.mean - expected_return(policy)) < 4 * found.error
     # a tenth of the replies is illegal: each costs 1 and is said again, 1/9 of them per move
     fair, clumsy = expected_return(lambda hand: (0.5, 0.5)), expected_return(lambda hand: (0.45, 0.45))

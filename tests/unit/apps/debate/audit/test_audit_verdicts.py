@@ -48,13 +48,13 @@ def planted_bias_is_named(pilot: int, seed: int) -> Iterator[bool]:
 
 def test_a_judge_that_tosses_coins_is_rarely_called_biased() -> None:
     rng = np.random.default_rng(0)
-    assert sum(bool(named(audit(10, rng))) for _ in range(60)) <= 8
-    assert not any(named(audit(5, rng)) for _ in range(60)), "no flip of five signs is significant over ten rows"
+    assert sum(bool(named(audit(10, rng))) for _ in range(30)) <= 5
+    assert not any(named(audit(5, rng)) for _ in range(30)), "no flip of five signs is significant over ten rows"
 
 
 def test_a_planted_bias_is_found_with_the_questions_that_the_audit_asks_for() -> None:
     found = planted_bias_is_named(10, seed=1)
-    assert sum(next(found) for _ in range(20)) >= 14
+    assert sum(next(found) for _ in range(10)) >= 7
 
 
 def test_one_question_has_neither_an_interval_nor_a_verdict() -> None:

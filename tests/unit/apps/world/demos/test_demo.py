@@ -5,12 +5,12 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from launching import finish, launch, start
 from patience import wait_until
 
 from lmgym.apps.world.demos import steps as steps_of_demos
@@ -167,15 +167,16 @@ time.sleep(600)
 
 
 def test_an_interrupted_demo_waits_for_its_step_and_says_that_it_continues(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), SAVES]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    launched = start(launch("fork", tmp_path, SAVES, script=script))
     pid = tmp_path / "world.pid"
     wait_until(lambda: pid.is_file() and pid.read_text() != "")
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the demo and its step
-    error = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, error
+    os.killpg(launched.process.pid, signal.SIGINT)  # as a terminal does: the demo and its step
+    done = finish(launched, 60)
+    assert done.returncode == 130, done.stderr
     assert (tmp_path / "logs/world.log").read_text().endswith("saved\n")
-    assert "the same command continues" in error
+    assert "the same command continues" in done.stderr
 
 
 def test_every_step_has_a_description(tmp_path: Path) -> None:
