@@ -30,6 +30,8 @@ MARKS = (
 SPOKEN = ROLES | dict.fromkeys(("instruction", "question", "q", "input"), "user")
 SPOKEN |= dict.fromkeys(("response", "answer", "a", "output"), "assistant")
 """roles by the names in marks"""
+MARK_WORDS = ("##", "Human:", "User:", "Assistant:", "Bot:", "ASSISTANT:", "assistant:", "AI:", "Answer:", "\nA:")
+"""one of these is in every transcript"""
 
 
 def from_messages(rows: Sequence[dict[str, Any]]) -> Conversation:
@@ -124,10 +126,19 @@ def _is_learned(row: dict[str, Any]) -> bool:
 
 def find_marks(text: str) -> list[re.Match[str]]:
     """The marks of a transcript: of the kind that has both speakers, or that is first; else hh's or ours."""
-    found = [list(kind.finditer(text)) for kind in MARKS]
-    both = [marks for marks in found if len({speaker_of(mark) for mark in marks} & {"user", "assistant"}) == 2]
-    usual = [marks for marks in found[:2] if marks]
-    return min(both or usual, key=lambda marks: marks[0].start(), default=[])
+    best: list[re.Match[str]] = []
+    usual: list[re.Match[str]] = []
+    if not any(word in text for word in MARK_WORDS):  # most texts
+        return []
+    for number, kind in enumerate(MARKS):
+        marks = list(kind.finditer(text))
+        if len({speaker_of(mark) for mark in marks} & {"user", "assistant"}) == 2:
+            best = marks if not best or marks[0].start() < best[0].start() else best
+            if not best[0].start():
+                break
+        elif number < 2 and marks and (not usual or marks[0].start() < usual[0].start()):
+            usual = marks
+    return best or usual
 
 
 def speaker_of(mark: re.Match[str]) -> str:

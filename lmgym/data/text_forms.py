@@ -31,7 +31,6 @@ RENDERED = re.compile(
     r"\s*(?:<s>|<bos>|<\|begin_of_text\|>|<｜begin▁of▁sentence｜>)?\s*"
     r"(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|(?:user|system|assistant)\|>|<｜(?:User|Assistant)｜>)"
 )
-MAY_HAVE_MARKS = re.compile(r"##|(?:\A|\n)[A-Za-z]{1,9}:")
 STRUCTURED = re.compile(r"""\s*(?:array\()?\[?\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 """the beginning of messages, whoever wrote them"""
 
@@ -44,8 +43,6 @@ def form_of(text: str, side: Side) -> tuple[Form, bool]:
         return "damaged", False
     if RENDERED.match(text):
         return "rendered", False
-    if not MAY_HAVE_MARKS.search(text):
-        return "text", False
     found = find_marks(text)
     if not found:
         return "text", False
