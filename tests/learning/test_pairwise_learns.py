@@ -15,7 +15,7 @@ from reward_models.train import train_pairwise
 
 @pytest.fixture(scope="module")
 def learning_config(small_models, tmp_path_factory) -> RewardModelConfig:
-    """1,200 demo pairs to learn from in two epochs, 300 later ones to be judged on."""
+    """1,200 demo pairs to learn from once, 300 later ones to be judged on."""
     folder = tmp_path_factory.mktemp("learning")
     write_demo_pairs(folder / "all.jsonl", 1500, seed=0)
     rows = (folder / "all.jsonl").read_text().splitlines(keepends=True)
@@ -25,7 +25,7 @@ def learning_config(small_models, tmp_path_factory) -> RewardModelConfig:
         name="learning",
         scorer=ModelConfig(model=str(small_models["llama"]), precision="fp32"),
         data=RowsConfig(str(folder / "train.jsonl"), eval_dataset=str(folder / "test.jsonl"), max_length=256),
-        optimizer=OptimizerConfig(learning_rate=5e-3, epochs=2, global_batch=16, micro_batch=8),
+        optimizer=OptimizerConfig(learning_rate=5e-3, epochs=1, global_batch=16, micro_batch=8),
         run=RunConfig(output=str(folder / "out"), tracking="none"),
     )
 
