@@ -260,7 +260,9 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
             f"needed: {wanted.needed} (or name yours by --prompt_column and the like)"
             f"{_unreadable(found)}{advice(found.first)}"
         )
-    needed = [] if wanted.others_go_to else needed_columns(found.looked, found.unread, BELOW)
+    # a damaged row may leave unread what the others use; sorted, so that messages are the same each time
+    unread = sorted(found.unread.keys() - {column for column, _ in found.used})
+    needed = [] if wanted.others_go_to else needed_columns(found.looked, unread, BELOW)
     if needed and PASSAGE not in names.given:
         first, column = needed[0], one_line(needed[0].column, 60)
         raise InputError(

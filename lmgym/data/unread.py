@@ -15,6 +15,7 @@ from lmgym.text import Conversation
 
 SHORT_QUESTION = 60  # words, most of a question that may be about something that stands elsewhere
 PROSE = 6  # words, fewest of a passage
+SENTENCE = 3  # words, fewest of a sentence in a list or an object, whose other values may be names
 ROWS = 0.25  # share of the rows that must have one
 WORD = re.compile(r"[^\W\d_]{2,}")
 MOST_CHARACTERS = 2000  # of a value that are looked at
@@ -110,10 +111,23 @@ def _is_prose(rows: Sequence[Looked], column: str) -> bool:
     words, own = [], 0
     for row in rows:
         text = as_text(row.columns[column])[:MOST_CHARACTERS]
-        words.append(len(WORD.findall(text)))
+        words.append(_words_of_prose(row.columns[column]))
         plain, others = _plain(text), [_plain(one) for one in (row.question, *row.read) if one]
         own += not any(plain in other or other in plain for other in others)
     return bool(np.median(words) >= PROSE and own > len(rows) / 2)
+
+
+def _words_of_prose(value: Any, within: bool = False) -> int:
+    """Words of a text, of a list's items together, or of an object's longest value; a sentence within is enough."""
+    if isinstance(value, str):
+        words = len(WORD.findall(value[:MOST_CHARACTERS]))
+        is_sentence = within and words >= SENTENCE and value.rstrip()[-1:] in (".", "!", "?")
+        return max(words, PROSE) if is_sentence else words
+    if isinstance(value, list):
+        return sum(_words_of_prose(item, True) for item in value[:PROSE])
+    if isinstance(value, Mapping):
+        return max((_words_of_prose(item, True) for item in value.values()), default=0)
+    return 0
 
 
 def _plain(text: str) -> str:

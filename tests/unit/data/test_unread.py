@@ -39,6 +39,16 @@ UNNEEDED = [
     {"tags": ["sums", "nuts"]},
     {"copy": "Question: How many nuts has she on day {}? Answer: She has {} nuts then."},
     {"topic": "nuts {}"},
+    {
+        "meta": {
+            "game": "nuts",
+            "experiment": "common",
+            "task_id": 3,
+            "player": "Player 1",
+            "model": "mock",
+            "by": "a b",
+        }
+    },
 ]
 
 
@@ -64,6 +74,16 @@ def test_what_no_answer_needs_is_named_and_left_unread(columns: dict) -> None:
     chats, _ = validate_chats(rows(**columns), notes=notes)
     assert len(chats) == 10
     assert all(f"{name} (10)" in notes[0].partition("not read: ")[2] for name in columns)
+
+
+def test_a_column_that_other_rows_use_is_not_refused_where_a_damaged_row_leaves_it_unread() -> None:
+    found = rows()
+    fields = {
+        "text": "She has no nuts, for she gave them to Bob.",
+        "answer": "Ann has many nuts, which she took from Bob.",
+    }
+    chats, _ = validate_chats([*found, *(Record("rows.jsonl", i, fields) for i in range(11, 17))])
+    assert len(chats) == 16
 
 
 def test_a_long_question_holds_its_own_passage() -> None:
