@@ -27,7 +27,7 @@ def liked(value: Any) -> bool | None:
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return {1: True, 0: False, -1: False}.get(value)
+        return True if value == 1 else False if value in (0, -1) else None
     if not isinstance(value, str):
         return None
     word = value.strip().lower()
