@@ -147,6 +147,8 @@ def tests_of(root: Path, module: Path) -> list[str]:
     parts = module.relative_to(root).with_suffix("").parts
     folder = root.joinpath("tests/unit", *parts[parts[0] == "lmgym" : -1])
     package, name = ".".join(parts[:-1]), parts[-1]
+    while not folder.is_dir():  # a small package has its tests in the folder above
+        folder = folder.parent
     mirror = folder / f"test_{name}.py"
     imports = rf"(?m)^\s*(from|import) {package}\.{name}\b|^\s*from {package} import .*\b{name}\b"
     if f"from {package}.{name} import" in (module.parent / "__init__.py").read_text(encoding="utf-8"):
