@@ -40,14 +40,15 @@ class Launched:
 
 
 def run(
-    command: Sequence[object], cwd: Path = ROOT, seconds: float = PATIENCE, **environment: str
-) -> subprocess.CompletedProcess[str]:
+    command: Sequence[object], cwd: Path = ROOT, seconds: float = PATIENCE, stdin: IO[str] | None = None,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Runs a command to its end. Raises TimeoutExpired, with all its processes killed, after `seconds`."""
-    return finish(start(command, cwd, **environment), seconds)
+    return finish(start(command, cwd, stdin, **environment), seconds)
 
 
-def start(command: Sequence[object], cwd: Path = ROOT, **environment: str) -> Launched:
-    """Starts a command in a process group of its own, one thread a process, off the hub."""
+def start(command: Sequence[object], cwd: Path = ROOT, stdin: IO[str] | None = None, **environment: str) -> Launched:
+    """Starts a command in a process group of its own, one thread a process, off the hub. `stdin`: of a fork."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     ours = {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -60,7 +61,9 @@ def start(command: Sequence[object], cwd: Path = ROOT, **environment: str) -> La
     words = [str(word) for word in command]
     if words[0] == FORKED:
         ranks, port, *words = words[1:]
-        return Launched(Forked(words, int(ranks), cwd, env | {"MASTER_PORT": port}, stdout, stderr), stdout, stderr)
+        return Launched(
+            Forked(words, int(ranks), cwd, env | {"MASTER_PORT": port}, stdout, stderr, stdin), stdout, stderr
+        )
     process = subprocess.Popen(words, cwd=cwd, env=env, stdout=stdout, stderr=stderr, text=True, start_new_session=True)
     return Launched(process, stdout, stderr)
 

@@ -90,8 +90,8 @@ def test_a_group_method_plays_groups_of_one_start(talkative_models: dict[str, Pa
 def test_the_blackjack_experiment_runs(talkative_models: dict[str, Path], tmp_path: Path, kind: str) -> None:
     script = ROOT / "lmgym/apps/agents/experiments/gym_blackjack.py"
     flags = (
-        "--num_rollouts 8 --global_batch 8 --micro_batch 4 --ppo_epochs 1 --max_updates 2 --eval_size 8 "
-        "--max_new_tokens 4 --tracking none --save_updates -1"
+        "--num_rollouts 8 --global_batch 8 --micro_batch 4 --ppo_epochs 1 --max_updates 2 --eval_size 2 "
+        "--eval_updates 2 --max_new_tokens 4 --tracking none --save_updates -1"
     )
     done = run(launch(kind, *flags.split(), "--model", talkative_models["llama"], "--output", tmp_path, script=script))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

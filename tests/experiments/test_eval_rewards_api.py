@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from click.testing import CliRunner
+from launching import launch, run
 from patience import PATIENCE, wait_until
 
 import eval_rewards_api
@@ -66,6 +68,12 @@ def home(tmp_path: Path) -> Path:
 def piped(
     home: Path, *arguments: str, lines: str = "", ipython: bool = False, encoding: str = "utf-8"
 ) -> subprocess.CompletedProcess[str]:
+    """What the script says to lines from a pipe; a fork, unless Python's start decides how it reads and writes."""
+    if not ipython and encoding == "utf-8":
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin:
+            stdin.write(lines)
+            stdin.flush()
+            return run(launch("fork", *arguments, script=home / "eval_rewards_api.py"), home, stdin=stdin)
     words = ["-m", "IPython", "-i", "--"] if ipython else []
     return subprocess.run(
         [sys.executable, *words, "eval_rewards_api.py", *arguments], input=lines, capture_output=True, text=True,

@@ -272,7 +272,7 @@ def test_two_ranks_choose_and_learn_the_actions_that_one_does(
     plant = EPS | {"LMGYM_TEST_TALKS": "1"}
     if "critic" in changes:
         changes = changes | {"critic": scorer_folders[changes["critic"]]}
-    changes = {"policy_over": "actions", "action_scores": "token", "max_new_tokens": 24, **changes}
+    changes = {"policy_over": "actions", "action_scores": "token", "max_new_tokens": 24, "max_updates": 8, **changes}
     same = {"family": "llama", "plant": plant, **changes}
     wanted, found = (go(how, config=of_kind, **same)[1] for how, of_kind in (("fork", None), (kind, config)))
     assert_same_talks(found, wanted)
