@@ -34,15 +34,20 @@ class Names:
                 given[name] = part
         return cls(given, columns.ignored)
 
+    def drops(self, column: str) -> str:
+        """The name in `dropped` of a column of the file; empty for one that is read."""
+        names = (column, usual_name(column)) if self.usual else (column,)
+        return next((name for name in names if name in self.dropped), "")
+
     def apply(self, record: Record) -> Record:
         """The record with the named columns under our names."""
         if record.fault or not (self.given or self.dropped or self.usual):
             return record
+        if self.dropped:
+            left = {name: value for name, value in record.fields.items() if not self.drops(name)}
+            record = replace(record, fields=left)
         if self.usual:
             record = _usually_named(record)
-        if self.dropped:
-            left = {name: value for name, value in record.fields.items() if name not in self.dropped}
-            record = replace(record, fields=left)
         found = {name: record.fields[column] for name, column in self.given.items() if column in record.fields}
         columns = {name: self.given[name] for name in found}
         kept = {name: value for name, value in record.fields.items() if name not in columns.values()}

@@ -108,7 +108,7 @@ def interpret(
         names = _with_usual_names(Names.of(columns, number, len(sets)), rows, wanted)
         survey = _survey(rows, names, wanted, one_line(getattr(rows, "name", "the dataset")))
         _refuse(survey, wanted, names)
-        names = replace(names, dropped=names.dropped | _drop_topics(survey, wanted))
+        names = replace(names, dropped=names.dropped | _drop_topics(survey, wanted, names))
         if not wanted.others_go_to:
             survey.unread.pop(getattr(rows, "split_column", None), None)  # read for the split
         forms = {key: _form(key, counts, columns, survey.where) for key, counts in survey.forms.items()}
@@ -138,7 +138,8 @@ def _survey(records: Iterable[Record], names: Names, wanted: Wanted, name: str) 
     for as_found in records:
         if as_found.note:
             found.notes[as_found.note] = None
-        found.ignored.update(names.dropped & as_found.fields.keys())
+        if names.dropped:
+            found.ignored.update(filter(None, map(names.drops, as_found.fields)))
         named = names.apply(as_found)
         record = renamed(named)
         found.rows += 1
@@ -272,7 +273,7 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
         )
 
 
-def _drop_topics(found: _Survey, wanted: Wanted) -> frozenset[str]:
+def _drop_topics(found: _Survey, wanted: Wanted, names: Names) -> frozenset[str]:
     """Columns that are called as labels are and hold none, such as topics: they count as not read.
 
     Raises InputError where labels cannot be told from other values, or where a flag or the stage asks for labels.
@@ -281,7 +282,7 @@ def _drop_topics(found: _Survey, wanted: Wanted) -> frozenset[str]:
     for name, counts in found.labels.items():
         column = next(theirs for theirs, ours in found.used if ours == name)
         counts.refuse_unclear(found.where, column)
-        if not counts.known and name in found.flagged:
+        if not counts.known and name in names.given:
             raise InputError(
                 f"{found.where}: --label_column {column} holds no labels: found {listed(counts.others)}; "
                 f"{LABELS_NEEDED}"

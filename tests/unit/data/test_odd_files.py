@@ -94,6 +94,15 @@ def test_names_that_differ_in_capitals_alone_and_flags_mean_the_columns_as_they_
     assert pairs_of(named, columns=ColumnConfig(prompt_column="question"))[0] == PAIRS
 
 
+def test_columns_of_capitals_are_ignored_and_topics_are_not_read_by_either_name() -> None:
+    columns = {"Prompt": ASKED, "Completion": RIGHT, "Label": [f"topic {i}" for i in NUMBERS], "Story": WRONG}
+    for name in ("Story", "story"):
+        notes: list[str] = []
+        chats, rejections = validate_chats(rows(**columns), columns=ColumnConfig(ignore_columns=name), notes=notes)
+        assert (len(chats), rejections) == (10, [])
+        assert notes[0].endswith(f"; not read: Label (10); ignored: {name} (10)")
+
+
 def chat(asked: str, said: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
 
