@@ -60,7 +60,7 @@ class NoText:
 
     size: int
     pad_token_id = 0
-    eos_token_id = 1
+    eos_token, eos_token_id = "<eos>", 1
 
     def __len__(self) -> int:
         return self.size

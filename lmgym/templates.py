@@ -8,9 +8,11 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
@@ -32,6 +34,7 @@ SECONDS_A_CHAT = 0.05  # of many in one call
 PROBE = ("probed question", "probed answer")
 FIX = "needed: another template (chat_template.jinja beside the tokenizer)"
 
+T = TypeVar("T")
 Messages = Sequence[dict[str, Any]]
 
 
@@ -51,6 +54,21 @@ def apply_template_to_all(tokenizer, chats: Sequence[Messages], prompt: bool = F
         return []
     with _time_limit(max(SECONDS, SECONDS_A_CHAT * len(chats))):
         return tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=prompt)
+
+
+def once_a_template(derive: Callable[[Any], T]) -> Callable[[Any], T]:
+    """The function of a tokenizer with its results kept while the tokenizer has the same template and eos."""
+    known: weakref.WeakKeyDictionary[Any, tuple[Any, T]] = weakref.WeakKeyDictionary()
+
+    @wraps(derive)
+    def derived(tokenizer) -> T:
+        written = getattr(tokenizer, "chat_template", None), tokenizer.eos_token_id
+        found = known.get(tokenizer)
+        if found is None or found[0] != written:
+            found = known[tokenizer] = written, derive(tokenizer)
+        return found[1]
+
+    return derived
 
 
 def check_template(tokenizer, name: str) -> None:

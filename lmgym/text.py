@@ -66,7 +66,7 @@ class Replies:
     shortened: int = 0
     """tokens cut from the last turn, which alone was too long"""
     ends: tuple[int, ...] = ()
-    """the last token of each reply, behind its suffix; empty: the eos of each"""
+    """the last token of each reply, behind its suffix; empty: the first of `turn_ends`"""
     realigned: bool = False
     """a reply was tokenised anew behind the prompt: see lmgym/data/tokenization.py"""
 

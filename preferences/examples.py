@@ -112,7 +112,7 @@ class WithReference(Sequence[E]):
 
 
 def reply_lengths(examples: Sequence[PairExample]) -> np.ndarray:
-    """[pairs, 2]: tokens to predict of both replies, an eos each included."""
+    """[pairs, 2]: tokens to predict of both replies, the end of each included."""
     rows = examples.examples if isinstance(examples, WithReference) else examples
     if isinstance(rows, ExampleRows):
         return rows.reply_lengths.reshape(-1, 2)

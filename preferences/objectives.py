@@ -24,12 +24,12 @@ class ReplyModel:
 
     policy: PolicyModel
     end: int
-    """id of the eos token"""
+    """id of the token that ends a reply, unless its row names another"""
     uses_adapter: bool = False
     """the reference is the policy with its adapters off"""
 
     def collate(self, rows: Sequence[Replies]) -> Batch:
-        """Model `inputs`, and `lengths` [replies] in tokens, an eos each included."""
+        """Model `inputs`, and `lengths` [replies] in tokens, the end of each included."""
         lengths = [len(suffix) for row in rows for suffix in row.suffixes]
         return {"inputs": self.policy.collate_replies(rows, self.end), "lengths": torch.tensor(lengths)}
 

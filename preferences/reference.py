@@ -29,6 +29,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.text import Replies
 from lmgym.training.plan import TrainingPlan
 from lmgym.training.reporting import show_notes
+from lmgym.turn_ends import turn_ends
 from preferences.config import PreferenceConfig
 from preferences.examples import RepliesOf, WithReference
 from preferences.objectives import ReplyModel
@@ -94,7 +95,7 @@ def compute(
     ):  # DeepSpeed rounds the policy's weights, others cast as they go
         round_weights(model, half)
     policy = PolicyModel(model if bits else model.to(device), config.trainer.packed).requires_grad_(False)
-    forwards = Forwards(rows, ReplyModel(policy, tokenizer.eos_token_id), batch_tokens(config))
+    forwards = Forwards(rows, ReplyModel(policy, turn_ends(tokenizer).ids[0]), batch_tokens(config))
     cast = (
         torch.autocast(device.type, half) if half is not None and plan.deepspeed is None else contextlib.nullcontext()
     )

@@ -6,7 +6,7 @@ place of `label`; `messages` with a label, which is that of the last reply; logs
 pairs, each of which is a liked and a disliked reply.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -42,6 +42,10 @@ class Thumb:
     def prompt_key(self) -> str:
         """Equal for prompts that differ only in case and white space, so that a split keeps them together."""
         return prompt_key(self.conversation)
+
+    def map_replies(self, change: Callable[[Reply], Reply]) -> "Thumb":
+        """The row with a changed reply."""
+        return replace(self, reply=change(self.reply))
 
     @property
     def answers(self) -> tuple:

@@ -12,6 +12,7 @@ from lmgym.training.policies import load_trained_policy, rows_trained_on, save_t
 from lmgym.training.running import run_stage, show_figures
 from lmgym.training.samples import KeepSamples, sample_probe
 from lmgym.training.setup import training_arguments, update_sampler
+from lmgym.turn_ends import turn_ends
 from preferences.check import PreferencePlan, check
 from preferences.config import PreferenceConfig
 from preferences.objectives import ReplyModel
@@ -49,7 +50,7 @@ def make_trainer(plan: PreferencePlan, run: Run, supervisor: Supervisor | None =
     sampler = update_sampler(training)
     arguments = training_arguments(training, sampler)  # before the model: ZeRO-3 shards at load
     policy = load_trained_policy(training, run, supervisor)
-    model = ReplyModel(policy, training.tokenizer.eos_token_id, uses_adapter(config))
+    model = ReplyModel(policy, turn_ends(training.tokenizer).ids[0], uses_adapter(config))
     objective = plan.task.objective(model)
     held_out = plan.task.probe(data, model, batch_tokens(config))
     samples = sample_probe(training, plan.prompts, plan.scorers, policy, run)

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from lmgym.data.example_rows import ExampleRows
 from lmgym.data.pairs import COLUMNS, Pair
 from lmgym.data.rejections import IDENTICAL, Rejection
-from lmgym.data.truncation import SAME_IDS, Truncated, rejection_of, reply_ids, truncate
-from lmgym.text import Replies, share_prefix, words_of
+from lmgym.data.truncation import SAME_IDS, Truncated, rejection_of, reply_ids, scored_ids, truncate
+from lmgym.text import Replies, words_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def tokenize_pairs(
         if chosen == rejected:
             rejections.append(Rejection(pair.file, pair.line, "rejected", SAME_IDS, IDENTICAL))
             continue
-        replies = share_prefix(row.ids, row.dropped_turns, row.shortened, row.chat.realigned)
+        replies = scored_ids(tokenizer, row)
         number = numbers.setdefault(hash(pair.prompt_key), len(numbers))
         lengths = _lengths(tokenizer, row)
         origin = f"{Path(pair.file).name}:{pair.line}"
@@ -72,7 +72,7 @@ def tokenize_pairs(
 
 
 def _lengths(tokenizer, row: Truncated) -> tuple[int, int]:
-    """Tokens of both replies, up to an eos."""
+    """Tokens of both replies, without the ends of their turns."""
     bodies = reply_ids(tokenizer, row) if row.chat.has_prompt else row.chat.rests
     chosen, rejected = row.chat.rests if isinstance(bodies, str) else bodies
     return len(chosen), len(rejected)

@@ -5,8 +5,8 @@ UltraFeedback's, whose scores are ranks then (lmgym/data/formats.py).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmgym.config import ColumnConfig
@@ -19,7 +19,7 @@ from lmgym.data.task_data import Preparation, TaskData, prepare
 from lmgym.data.truncation import rejection_of, tokenize_replies
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.scoring.scorers import Reduce
-from lmgym.text import Conversation
+from lmgym.text import Conversation, Reply, words_of
 from reward_models.config import RewardModelConfig
 from reward_models.losses import MOST_TIED
 from reward_models.metrics.evaluations import GOLD, RANKING, Evaluation
@@ -32,7 +32,7 @@ class Group:
     """Replies to one conversation with their ranks, 1 the best."""
 
     conversation: Conversation
-    replies: tuple[str, ...]
+    replies: tuple[Reply, ...]
     ranks: tuple[int, ...]
     file: str = ""
     line: int = 0
@@ -42,10 +42,14 @@ class Group:
         """Equal for prompts that differ in case and white space only."""
         return prompt_key(self.conversation)
 
+    def map_replies(self, change: Callable[[Reply], Reply]) -> "Group":
+        """The group with changed replies."""
+        return replace(self, replies=tuple(map(change, self.replies)))
+
     @property
     def answers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """The replies and their ranks."""
-        return self.replies, self.ranks
+        return tuple(map(words_of, self.replies)), self.ranks
 
 
 @dataclass(frozen=True)

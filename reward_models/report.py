@@ -20,6 +20,7 @@ from lmgym.text import Conversation, Replies, Turn, render, tokenize_texts
 from lmgym.training.best import SavedModel
 from lmgym.training.model_card import figures_table, model_card
 from lmgym.training.reporting import show_text
+from lmgym.turn_ends import END_OF_TURN
 from reward_models.config import RewardModelConfig
 from reward_models.probes import HeldOut, PairProbe
 from reward_models.tasks import Task
@@ -73,6 +74,7 @@ def save_results(
     scorer = {
         "reduce": task.reduce,
         "max_length": config.data.max_length,
+        "reads": END_OF_TURN,
         "loss": task.loss,
         "moments": [float(scores.mean()), max(float(scores.std()), 1e-6)],
         "quantiles": np.quantile(scores, np.linspace(0, 1, QUANTILES)).tolist(),

@@ -8,7 +8,7 @@ that its reply was disliked is left out. A teacher's `tokens` and `logprobs` tak
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +41,7 @@ from lmgym.data.rows import (
     whole_number,
 )
 from lmgym.errors import shown
-from lmgym.text import Conversation, Turn, as_turn
+from lmgym.text import Conversation, Reply, Turn, as_reply, as_turn
 
 FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_text"), ("text",))
 LABELS = ("label", "kto_tag")  # a log's `accepted` is a trace of its user, no label
@@ -80,6 +80,15 @@ class TrainingChat:
     def prompt_key(self) -> str:
         """Equal for prompts that differ in case and white space only: near duplicates stay on one side of a split."""
         return " ".join(self.text.lower().split()) if self.text else prompt_key(self.prompt)
+
+    def map_replies(self, change: Callable[[Reply], Reply]) -> "TrainingChat":
+        """The chat with changed outputs; a teacher's and a plain text stay as they are."""
+        if self.tokens or self.text:
+            return self
+        turns = list(self.conversation.turns)
+        for i in self.outputs:
+            turns[i] = as_turn(change(as_reply(turns[i])))
+        return replace(self, conversation=replace(self.conversation, turns=tuple(turns)))
 
     @property
     def answers(self) -> tuple:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn, render_all
+from lmgym.turn_ends import turn_ends
 
 MARK = re.compile("\ue000(\\d+)\ue001")
 
@@ -21,8 +22,8 @@ def borders_of(tokenizer, conversation: Conversation, outputs: Sequence[int]) ->
     others follow it, as some drop earlier thoughts: then each output needs a text of its own.
     """
     turns = conversation.turns
-    # no mark can stand in a call of a tool: the template reads its fields; an output with an eos is refused by itself
-    if any(turns[i].extra or tokenizer.eos_token in turns[i].text for i in outputs):
+    # no mark can stand in a call of a tool: the template reads its fields; an output with an end of a turn is refused
+    if any(turns[i].extra or turn_ends(tokenizer).token_in(turns[i].text) for i in outputs):
         return None
     try:
         pieces = _pieces(tokenizer, conversation, outputs)
@@ -53,8 +54,8 @@ def _pieces(tokenizer, conversation: Conversation, outputs: Sequence[int]) -> li
     if whole != "".join(text for both in zip(gaps, [*texts, ""], strict=True) for text in both):
         return None
     written = whole[: len(whole) - len(gaps[-1]) - len(texts[-1])]
-    # the template's text between a prompt and a reply's words, and after them up to an eos
-    lead, suffix = written[len(last_prompt) :], gaps[-1].partition(tokenizer.eos_token)[0]
+    # the template's text between a prompt and a reply's words, and after them up to the end of the turn
+    lead, suffix = written[len(last_prompt) :], turn_ends(tokenizer).text_before(gaps[-1])
     inner = gaps[1:-1]
     appends = written.startswith(last_prompt) and gaps[0] == first_prompt + lead
     if not appends or any(not _is_between(gap, suffix, lead) for gap in inner):

@@ -3,8 +3,8 @@
 Design decisions:
 - The ids of a context are those that generation is given, and the ids of an output are the rest of the text's
   (lmgym/data/tokenization.py), as in preference training and scoring.
-- Each output's last target is the eos token, whatever the template writes after a turn within a conversation: there
-  the model stops when it generates. Without it only last turns would teach where a reply ends.
+- Each output's last target is the token that ends its turn (lmgym/turn_ends.py), even where the template writes none
+  within a conversation: there the model stops when it generates. Nothing behind it is learned.
 - A conversation is one row where its template only ever appends and every prompt's ids are a beginning of the row's.
   Where the template rewrites what came before (some drop earlier thoughts), each output is a row of its own, whose
   context is what generation is given there.
@@ -22,6 +22,7 @@ from pathlib import Path
 from lmgym.data.rejections import EARLIER, UNFIT, Rejection
 from lmgym.data.truncation import Truncated, rejection_of, reply_ids, start_at_turn, truncate
 from lmgym.text import Conversation, Replies, as_reply, tokenize_texts
+from lmgym.turn_ends import turn_ends
 from sft.conversations import TrainingChat
 from sft.layout import borders_of
 
@@ -35,7 +36,7 @@ class Example:
     spans: tuple[tuple[int, int], ...]
     """(first, end) of the outputs' ids"""
     ends: tuple[int, ...]
-    """the last target of each output, behind its ids: the eos"""
+    """the last target of each output, behind its ids: the end of its turn"""
     prompt: Conversation
     """the conversation before the last output"""
     file: str
@@ -192,8 +193,8 @@ class _Tokenization:
         self, window: _Window, found: Truncated, body: Sequence[int], before: Sequence[tuple[int, int]] = ()
     ) -> None:
         """Add a row; `before` are the spans of the outputs before the last one."""
-        chat, prompt, end, odds = self.chats[window.place], found.chat.prompt, self.tokenizer.eos_token_id, None
-        ends = [end] * (1 + len(before))
+        chat, prompt, odds, known = self.chats[window.place], found.chat.prompt, None, turn_ends(self.tokenizer)
+        ends = [known.ids[0]] * len(before) + [known.end_of(found.chat.rests[0] if window.outputs else [])]
         if chat.tokens:  # the teacher's last token is predicted and not read
             *body, ends[-1] = chat.tokens
             odds = [math.exp(x) for x in chat.logprobs]

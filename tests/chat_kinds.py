@@ -250,11 +250,22 @@ class Kind:
     strips_thoughts_always: bool = False
     rewrites_history: bool = False
     """a reply is written otherwise once turns follow it"""
-    appends: bool = True
-    """prompt and reply begin with the prompt"""
+    opens_thought: bool = False
+    """the generation prompt does"""
+    turn_end: str = ""
+    """what ends a turn; empty: the eos"""
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def end(self) -> str:
+        """The token behind a reply."""
+        return self.turn_end or self.eos
+
+    @property
+    def end_id(self) -> int:
+        return self.tokenizer.convert_tokens_to_ids(self.end)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -316,7 +327,7 @@ QWEN_2 = Kind("qwen 2", template=plain(CHATML_TEXT), marks=IM, **QWEN)
 QWEN_3 = Kind("qwen 3", template=QWEN3_TEXT, marks=IM + THINK + CALL, **QWEN, **WRITES)
 SMOLLM_2 = Kind("smollm 2", partial(byte_level, BY_DIGITS), plain(CHATML_TEXT), IM[1], IM[0], IM)
 R1 = Kind("r1", template=R1_TEXT, **DEEPSEEK)
-R1_THINKS = Kind("r1 thinks", template=R1_THINKS_TEXT, appends=False, **DEEPSEEK)
+R1_THINKS = Kind("r1 thinks", template=R1_THINKS_TEXT, opens_thought=True, **DEEPSEEK)
 CROSSING = (
     Kind("vicuna of bytes", BY_BPE, VICUNA_TEXT),
     Kind("vicuna of qwen's bytes", template=VICUNA_TEXT, **QWEN),
@@ -331,13 +342,24 @@ DECODERS = (
     ZEPHYR,
     Kind("mistral", first, MISTRAL_TEXT, **INST),
     Kind("mistral folds", always, MISTRAL_FOLDS_TEXT, bos="<s>", blanks="marks"),
-    Kind("gemma", gemma, GEMMA_TEXT, "<eos>", "<bos>", ("<start_of_turn>", "<end_of_turn>"), takes_system=False),
+    Kind(
+        "gemma",
+        gemma,
+        GEMMA_TEXT,
+        "<eos>",
+        "<bos>",
+        ("<start_of_turn>", "<end_of_turn>"),
+        takes_system=False,
+        turn_end="<end_of_turn>",
+    ),
     Kind("llama 3", partial(byte_level, BY_WORDS["3"], ignore_merges=True), LLAMA3_TEXT, "<|eot_id|>", **HEADER),
     QWEN_2,
     QWEN_3,
     SMOLLM_2,
-    Kind("phi 3 of bytes", partial(byte_level, BY_WORDS["3"]), PHI3_TEXT, IM[2], marks=PHI),
-    Kind("phi 3", legacy, PHI3_TEXT, IM[2], "<s>", PHI, blanks="lost"),  # its marks take the blanks behind them
+    Kind("phi 3 of bytes", partial(byte_level, BY_WORDS["3"]), PHI3_TEXT, IM[2], marks=PHI, turn_end=PHI[3]),
+    Kind(
+        "phi 3", legacy, PHI3_TEXT, IM[2], "<s>", PHI, blanks="lost", turn_end=PHI[3]
+    ),  # its marks take the blanks behind them
     R1,
     *CROSSING,
     Kind("unigram", unigram, blanks="marks", form="NFKC"),
@@ -377,9 +399,9 @@ LOOKALIKES = (
 
 
 def random_text(rng: random.Random, kind: Kind) -> str:
-    """A few words, rarely marks of some template, with blanks around them; no eos."""
+    """A few words, rarely marks of some template, with blanks around them; no end of a turn."""
     # some do not keep blanks behind marks of their own
-    without = [kind.eos, *((kind.bos, *kind.marks) if kind.blanks in ("marks", "lost") else ())]
+    without = [kind.eos, kind.end, *((kind.bos, *kind.marks) if kind.blanks in ("marks", "lost") else ())]
     marks = [text for text in LOOKALIKES if not any(mark and mark in text for mark in without)]
     words = [rng.choice(marks if rng.random() < 0.08 else SAMPLES) for _ in range(rng.randint(1, 7))]
     text = words[0] + "".join(rng.choice((" ", " ", " ", "\n", "\n\n", "")) + word for word in words[1:])
@@ -393,7 +415,7 @@ def random_chat(rng: random.Random, kind: Kind) -> tuple[Conversation, tuple[int
     for _ in range(rng.randint(1, 4)):
         thinks = kind.writes_reasoning and rng.random() < 0.5
         extra = json.dumps({"reasoning_content": random_text(rng, kind)}) if thinks else ""
-        quoted = f" {kind.eos} " if rng.random() < 0.1 else ""  # by a user
+        quoted = f" {kind.end} " if rng.random() < 0.1 else ""  # by a user
         turns += [Turn("user", random_text(rng, kind) + quoted), Turn("bot", random_text(rng, kind), extra)]
     system = random_text(rng, kind).strip() if kind.takes_system and rng.random() < 0.4 else ""
     outputs = tuple(i for i in range(1, len(turns) - 1, 2) if rng.random() < 0.8)

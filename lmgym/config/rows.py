@@ -79,6 +79,9 @@ class RowsConfig:
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
     """tokens of a prompt with its reply; longer ones lose their oldest turns, the reply stays whole (SFT: longer
     conversations become several rows)"""
+    thoughts: Literal["given", "empty"] = "given"
+    """where the chat template's generation prompt opens a thought (R1), rows without one: empty: learn an empty
+    thought; given: are refused"""
 
 
 def check_eval_size(size: float, noun: str) -> None:

@@ -7,7 +7,7 @@ prompt is the common beginning of both sides.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,10 @@ class Pair:
     def prompt_key(self) -> str:
         """Equal for prompts that differ only in case and white space, so that a split keeps them together."""
         return prompt_key(self.conversation)
+
+    def map_replies(self, change: Callable[[Reply], Reply]) -> "Pair":
+        """The pair with changed replies."""
+        return replace(self, chosen=change(self.chosen), rejected=change(self.rejected))
 
     @property
     def answers(self) -> tuple:

@@ -18,6 +18,7 @@ from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.data.rows import fingerprint
 from lmgym.data.sampling import ordered_sample
 from lmgym.data.splitting import overlap_notes, split_column, split_rows
+from lmgym.data.thoughts import opening
 from lmgym.data.tokenized_cache import key_of, made_once
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError
@@ -152,14 +153,14 @@ class _Prepared:
         weights = read_weights(settings.dataset_weights, set_names(settings.dataset), "dataset_weights")
         column = split_column(settings.split_by)
         sets = read_sets(settings.dataset, settings.dataset_split, settings.max_rows, column)
-        found, rejections = how.validate(*sets.values(), columns=columns, notes=self.notes)
+        found, rejections = self._validated(sets, columns)
         kept, self.parts = mix(sets_of_rows(found, rejections, sets, how.usable), [*sets], weights, seed)
         rows = [found[i] for i in kept]
         unmixed, self.read = len(found) - len(rows), sum(map(len, sets.values()))
         del found
         given, others = None, read_sets(settings.eval_dataset, "test", None, column) if settings.eval_dataset else {}
         if others:
-            given, faults = how.validate(*others.values(), columns=columns, notes=self.notes)
+            given, faults = self._validated(others, columns)
             self.read += sum(map(len, others.values()))
             rejections = [*rejections, *faults]
         of_all = *sets.values(), *others.values()
@@ -173,6 +174,12 @@ class _Prepared:
         self.sides = chosen, held_out
         self.notes += [*sides.notes, *overlap_notes(chosen, held_out, settings.split_by, how.noun)]
         self.notes += special_token_notes(tokenizer, (*chosen, *held_out))
+
+    def _validated(self, sets: Mapping[str, DataSet], columns: ColumnConfig) -> tuple[list[Any], list[Rejection]]:
+        """(rows, rejections) of data sets."""
+        found, rejections = self.how.validate(*sets.values(), columns=columns, notes=self.notes)
+        opened = opening(self.tokenizer) if self.settings.thoughts == "empty" else None
+        return ([row.map_replies(opened.filled) for row in found] if opened else found), rejections
 
     def batches(self, rows: list[Any]) -> Iterator[pa.RecordBatch]:
         """The examples of rows, which are given up as they are tokenised."""

@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lmgym.data.thoughts import Opening, opening
 from lmgym.errors import InputError, shown
 from lmgym.text import Conversation, Reply, Turn, has_special_ends, reasoning_of, render_each, tokenize_texts
 
@@ -57,13 +58,15 @@ class _Texts:
 
 
 def tokenize(
-    tokenizer, chats: Sequence[tuple[Conversation, Endings]], may_lose_text: bool = False
+    tokenizer, chats: Sequence[tuple[Conversation, Endings]], may_lose_text: bool = False, as_sampled: bool = True
 ) -> list[ChatIds | str]:
     """Token ids of each conversation with each of its replies; a string is the reason why it has none.
 
-    `may_lose_text`: replies may be changed by the template. All texts go through one call of the tokenizer.
+    `may_lose_text`: replies may be changed by the template, and be without the thought that it opens. With `as_sampled`
+    a reply goes on where the generation prompt opens a thought (thoughts.py); else texts are as the template has them.
+    All texts go through one call of the tokenizer.
     """
-    rendered = _render(tokenizer, chats, may_lose_text)
+    rendered = _render(tokenizer, chats, may_lose_text, opening(tokenizer) if as_sampled else None)
     texts: list[str] = []
     for found in rendered:
         if isinstance(found, _Texts):
@@ -79,21 +82,35 @@ def tokenize(
     return chats_ids
 
 
-def _render(tokenizer, chats: Sequence[tuple[Conversation, Endings]], may_lose_text: bool) -> list[_Texts | str]:
+def _render(
+    tokenizer, chats: Sequence[tuple[Conversation, Endings]], may_lose_text: bool, opened: Opening | None
+) -> list[_Texts | str]:
     conversations, endings = list[Conversation](), list[Reply | None]()
     for conversation, replies in chats:
         given = [reply for reply in replies if reply is not None]
+        if opened and opened.added:  # the template writes no thoughts
+            given = [opened.split(reply)[1] for reply in given]
         conversations += [conversation] * (1 + len(given))
         endings += [None, *given]
     texts = iter(render_each(tokenizer, conversations, endings))
-    return [_texts_of(tokenizer, replies, texts, may_lose_text) for _, replies in chats]
+    return [_texts_of(tokenizer, replies, texts, may_lose_text, opened) for _, replies in chats]
 
 
-def _texts_of(tokenizer, replies: Endings, texts, may_lose_text: bool) -> _Texts | str:
+def _texts_of(tokenizer, replies: Endings, texts, may_lose_text: bool, opened: Opening | None) -> _Texts | str:
     """The next texts of the iterator as a chat's, or why it cannot be read."""
     prompt = next(texts)
     given = [reply for reply in replies if reply is not None]
     found = [next(texts) for _ in given]
+    if opened and given:
+        thoughts, answers = zip(*map(opened.split, given), strict=True)
+        if None in thoughts and not may_lose_text:
+            return opened.missing
+        if opened.added and not isinstance(prompt, InputError):
+            found = [
+                text if isinstance(text, InputError) else _behind_opening(opened, prompt, text, thought or "")
+                for text, thought in zip(found, thoughts, strict=True)
+            ]
+            given = list(answers)
     if refused := next((text for text in found or [prompt] if isinstance(text, InputError)), None):
         return str(refused)
     if not found:
@@ -105,6 +122,12 @@ def _texts_of(tokenizer, replies: Endings, texts, may_lose_text: bool) -> _Texts
             if lost := lost_text(reply, _behind(str(prompt), whole)):
                 return lost
     return _Texts(str(prompt) if begins and not has_special_ends(tokenizer) else None, wholes)
+
+
+def _behind_opening(opened: Opening, prompt: str, whole: str, thought: str) -> str:
+    """The whole text with a thought where the generation prompt opens one."""
+    before = prompt.removesuffix(opened.added)
+    return prompt + opened.written(thought) + whole.removeprefix(before) if whole.startswith(before) else whole
 
 
 def _behind(prompt: str, whole: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from lmgym.data.rejections import TOO_LONG, UNFIT, Rejection
 from lmgym.data.tokenization import NO_PROMPT_PREFIX, ChatIds, Endings, tokenize
 from lmgym.text import ROLES, Conversation, Replies, Reply, Turn, share_prefix, words_of
+from lmgym.turn_ends import turn_ends
 
 SAME_IDS = "the same token ids as chosen: the tokenizer or its chat template leaves out what differs"
 FEW_TURNS = 64  # with more, search from the end: most of a very long chat is never rendered
@@ -63,20 +64,23 @@ def truncate(
     max_length: int,
     cut_replies: bool = False,
     may_lose_text: bool = False,
+    as_sampled: bool = True,
 ) -> list[Truncated | str]:
     """Each conversation with its replies (None: as a prompt) in at most `max_length` tokens, or why that fails.
 
     It fails if a reply or the system message alone is too long (OverLong), if the chat template refuses the
-    conversation, and unless `may_lose_text` if the template changes a reply.
+    conversation, and unless `may_lose_text` if the template changes a reply. `as_sampled`: see `tokenize`.
     """
     given: list[Endings] = [(None,)] * len(conversations) if replies is None else [tuple(group) for group in replies]
     searches = [_Search(c, endings, max_length) for c, endings in zip(conversations, given, strict=True)]
     may_lose_text = may_lose_text or cut_replies
     while pending := [search for search in searches if not search.done]:
-        tokenized = tokenize(tokenizer, [(search.candidate, search.endings) for search in pending], may_lose_text)
+        chats = [(search.candidate, search.endings) for search in pending]
+        tokenized = tokenize(tokenizer, chats, may_lose_text, as_sampled)
         for search, ids in zip(pending, tokenized, strict=True):
             search.advance(ids)
-    return [search.found or _shorten_last_turn(tokenizer, search, cut_replies, may_lose_text) for search in searches]
+    ways = may_lose_text, as_sampled
+    return [search.found or _shorten_last_turn(tokenizer, search, cut_replies, ways) for search in searches]
 
 
 def tokenize_replies(
@@ -86,14 +90,26 @@ def tokenize_replies(
     max_length: int,
     cut_replies: bool = False,
     may_lose_text: bool = False,
+    as_sampled: bool = True,
 ) -> list[Replies | str]:
-    """Token ids of the replies to each conversation, truncated together, or the reason of failure (see `truncate`)."""
+    """Token ids of the replies to each conversation, truncated together, or the reason of failure (see `truncate`).
+
+    With `as_sampled` a text ends where its last turn ends (lmgym/turn_ends.py), without what the template writes behind
+    it; else it is the template's.
+    """
     return [
-        found
-        if isinstance(found, str)
-        else share_prefix(found.ids, found.dropped_turns, found.shortened, found.chat.realigned)
-        for found in truncate(tokenizer, conversations, replies, max_length, cut_replies, may_lose_text)
+        found if isinstance(found, str) else scored_ids(tokenizer, found, as_sampled)
+        for found in truncate(tokenizer, conversations, replies, max_length, cut_replies, may_lose_text, as_sampled)
     ]
+
+
+def scored_ids(tokenizer, row: Truncated, as_sampled: bool = True) -> Replies:
+    """The ids that a scorer reads: of the whole texts, with `as_sampled` up to the end of the last turn."""
+    wholes, prompt = row.ids, row.chat.prompt
+    if as_sampled and row.chat.has_prompt:
+        ends = turn_ends(tokenizer)
+        wholes = [[*prompt, *ends.up_to(rest)] for rest in row.chat.rests]
+    return share_prefix(wholes, row.dropped_turns, row.shortened, row.chat.realigned)
 
 
 def tokenize_apart(
@@ -102,10 +118,10 @@ def tokenize_apart(
     """Token ids of the prompt and of the replies to it, as a policy reads and samples them, truncated together.
 
     The prefix is the prompt without its last token, which every suffix begins with: the tokens of a suffix predict
-    those of the reply, and its last one the eos, which is not in it. A string is the reason of failure: see `truncate`
-    and `reply_ids`.
+    those of the reply, and its last one the end of the turn, which is not in it. A string is the reason of failure: see
+    `truncate` and `reply_ids`.
     """
-    found = list[Replies | str]()
+    found, ends = list[Replies | str](), turn_ends(tokenizer)
     for row in truncate(tokenizer, conversations, replies, max_length):
         bodies = row if isinstance(row, str) else reply_ids(tokenizer, row)
         if isinstance(row, str) or isinstance(bodies, str):
@@ -113,18 +129,20 @@ def tokenize_apart(
             continue
         *prefix, last = row.chat.prompt
         suffixes = [[last, *body] for body in bodies]
-        found.append(Replies(prefix, suffixes, row.dropped_turns, row.shortened, realigned=row.chat.realigned))
+        last_ones = tuple(map(ends.end_of, row.chat.rests))
+        others = last_ones if any(one != ends.ids[0] for one in last_ones) else ()  # as those behind calls of tools
+        found.append(Replies(prefix, suffixes, row.dropped_turns, row.shortened, others, row.chat.realigned))
     return found
 
 
 def reply_ids(tokenizer, row: Truncated) -> list[list[int]] | str:
-    """The ids of each reply behind the prompt, up to the first eos, which is not among them; or why there are none."""
+    """The ids of each reply behind the prompt, before the end of its turn; or why there are none."""
     if not row.chat.has_prompt or not row.chat.prompt:
         return NO_PROMPT_PREFIX
-    eos, end = tokenizer.eos_token, tokenizer.eos_token_id
-    if any(eos in words_of(reply) for reply in row.replies if reply is not None):
-        return f"a reply that holds {eos}, which ends a reply; needed: text without it"
-    return [rest[: rest.index(end)] if end in rest else rest for rest in row.chat.rests]
+    ends = turn_ends(tokenizer)
+    if token := next(filter(None, (ends.token_in(words_of(reply)) for reply in row.replies if reply is not None)), ""):
+        return f"a reply that holds {token}, which ends a reply; needed: text without it"
+    return [ends.body(rest) for rest in row.chat.rests]
 
 
 def describe_truncation(dropped_turns: int, shortened: int) -> str:
@@ -202,7 +220,7 @@ class _Search:
             self.index = (self.too_long + self.fits) // 2
 
 
-def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool, may_lose_text: bool) -> Truncated | str:
+def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool, ways: tuple[bool, bool]) -> Truncated | str:
     """The last turn alone with the replies, cut at its beginning until it fits."""
     max_length, turns = search.max_length, search.conversation.turns[-1:]
     if turns and turns[0].speaker == "tool":
@@ -210,7 +228,7 @@ def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool, may_lose_t
         return OverLong(reason, 2 * max_length)
     conversation, endings, first_excess = replace(search.conversation, turns=turns), search.endings, 0
     while True:
-        [ids] = tokenize(tokenizer, [(conversation, endings)], may_lose_text)
+        [ids] = tokenize(tokenizer, [(conversation, endings)], *ways)
         if isinstance(ids, str):
             return ids
         excess = ids.longest - max_length

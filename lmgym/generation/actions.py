@@ -15,6 +15,7 @@ from typing import Literal, final
 import torch
 
 from lmgym.data.batching import length_batches
+from lmgym.data.thoughts import filled
 from lmgym.data.tokenization import ACROSS, NO_PROMPT_PREFIX, tokenize, tokenize_behind
 from lmgym.errors import InputError, shown
 from lmgym.generation.local_generation import LocalGenerator
@@ -23,6 +24,7 @@ from lmgym.generation.token_sampling import row_seeds, sample_tokens, uniforms
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_choices
 from lmgym.text import Conversation, render_all, tokenize_texts
+from lmgym.turn_ends import turn_ends
 
 ActionScores = Literal["sum", "token", "word"]
 TOKENS_AT_ONCE = 8192
@@ -45,7 +47,7 @@ def read_candidates(
         if isinstance(ids, str):
             found.append(ids)
             continue
-        candidates = [(*one, tokenizer.eos_token_id) for one in ids]
+        candidates = [(*one, turn_ends(tokenizer).ids[0]) for one in ids]
         divisors = {
             "sum": [1.0] * len(texts),
             "token": [float(len(one)) for one in candidates],
@@ -85,23 +87,22 @@ def _ids_of(tokenizer, prompt: Conversation | str, actions: Sequence[str]) -> li
             for whole, action in zip(wholes, actions, strict=True)
         ]
         return ACROSS if None in rests else [rest for rest in rests if rest is not None]
-    [chat] = tokenize(tokenizer, [(prompt, tuple(actions))])
+    [chat] = tokenize(tokenizer, [(prompt, tuple(filled(tokenizer, action) for action in actions))])
     if isinstance(chat, str) or not chat.has_prompt:
         return chat if isinstance(chat, str) else NO_PROMPT_PREFIX
-    end = tokenizer.eos_token_id
-    return [rest[: rest.index(end)] if end in rest else rest for rest in chat.rests]
+    return [turn_ends(tokenizer).body(rest) for rest in chat.rests]
 
 
 def _refused(tokenizer, texts: Sequence[str], candidates: Sequence[tuple[int, ...]], most: int) -> str:
     """Why these candidates cannot be chosen from; empty if they can."""
     known: dict[tuple[int, ...], str] = {}
+    ends = turn_ends(tokenizer)
     for text, ids in zip(texts, candidates, strict=True):
         if len(ids) == 1:
             return f"lists {shown(text)}, which has no token; needed: text that the tokenizer can write"
-        if tokenizer.eos_token_id in ids[:-1] or tokenizer.eos_token in text:
-            return (
-                f"lists {shown(text)}, which holds {tokenizer.eos_token}, the end of a reply; needed: text without it"
-            )
+        if len(ends.body(list(ids))) < len(ids) - 1 or ends.token_in(text):
+            token = ends.token_in(text) or ends.tokens[0]
+            return f"lists {shown(text)}, which holds {token}, the end of a reply; needed: text without it"
         if len(ids) > most:
             return (
                 f"lists {shown(text)}, of {len(ids)} tokens with its end; needed: at most {most}, or a larger "

@@ -29,6 +29,7 @@ from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import GIB, cache_numbers_per_token
 from lmgym.models.sources import base_of_adapter
 from lmgym.text import Conversation, render_all, tokenize_texts
+from lmgym.turn_ends import turn_ends
 
 CHECK_EVERY = 8  # tokens between checks for ended rows on a GPU, which waits for each check
 MOST_ENDINGS = 64  # whose tokens are kept: clients of a server choose the stop strings
@@ -55,7 +56,7 @@ class LocalGenerator:
         self.decoder = Decoder(model) if decoder is None else decoder
         self.prefix = Prefix(self.decoder)
         self.check_every = 1 if self.decoder.device.type == "cpu" else CHECK_EVERY
-        self.eos = end_ids(model, tokenizer)
+        self.eos, self.stops = end_ids(model, tokenizer), turn_ends(tokenizer).stops
         self.max_length = context_length(model.config)
         self._may_stop: dict[frozenset[str], np.ndarray] = {}
 
@@ -83,6 +84,7 @@ class LocalGenerator:
         Raises InputError for an empty prompt, and for one that leaves no room for `max_new_tokens`.
         """
         self.check(prompts, n, sampling)
+        sampling = sampling.with_stops(self.stops)
         self.model.eval()
         seeds = row_seeds(seeds_of(sampling, len(prompts)), n)
         found: dict[int, Completion] = {}
@@ -180,10 +182,10 @@ class LocalGenerator:
 
 
 def end_ids(model, tokenizer) -> list[int]:
-    """The ids that end a reply: those of the model's generation config, or the tokenizer's."""
+    """The ids that end a reply: those of the model's generation config, and the ends of a turn (lmgym/turn_ends.py)."""
     eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    eos = tokenizer.eos_token_id if eos is None else eos
-    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    known = [] if eos is None else [eos] if isinstance(eos, int) else eos
+    return list(dict.fromkeys([*known, *turn_ends(tokenizer).ids]))
 
 
 def load_causal(name: str) -> LocalGenerator:

@@ -57,6 +57,10 @@ class Sampling:
         first = f"temperature {self.temperature:g}" if self.temperature else "greedy"
         return ", ".join([first, *(f"{name} {getattr(self, name):g}" for name, used in in_use.items() if used)])
 
+    def with_stops(self, stops: tuple[str, ...]) -> "Sampling":
+        """The same with further stop strings, where a reply ends at its end at all."""
+        return replace(self, stop=(*self.stop, *stops)) if stops and self.ends_at_eos else self
+
     def find_stop(self, text: str) -> int | None:
         """Index in the text of the first stop string; None if there is none."""
         return min((index for stop in self.stop if (index := text.find(stop)) >= 0), default=None)

@@ -23,6 +23,7 @@ from lmgym.generation.model_specs import KEYS
 from lmgym.generation.openai_server import SEED_STEP, SEEDS
 from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling, seeds_of
 from lmgym.text import Conversation, render_all, tokenize_texts
+from lmgym.turn_ends import turn_ends
 
 TIMEOUT = 900.0  # seconds of a reply: with many at a time on a CPU each takes long
 NEEDED_HERE = NEEDED | {404: "a vLLM server of this model at {base} (GET {base}/models lists them)"}
@@ -113,6 +114,7 @@ class VLLMGenerator:
         """
         if n < 1 or not all(prompts):
             raise InputError(f"n={n} replies to prompts of {min(map(len, prompts), default=1)} tokens; needed: 1 each")
+        sampling = sampling.with_stops(turn_ends(self.tokenizer).stops)
         seeds, received = seeds_of(sampling, len(prompts)), 0
         content, extras = self._content(sampling)
 

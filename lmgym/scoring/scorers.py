@@ -21,6 +21,7 @@ from lmgym.models.sources import resolve_source
 from lmgym.scoring.combinations import combine, is_combination
 from lmgym.scoring.protocol import read_scores
 from lmgym.text import Conversation, Replies, has_special_ends, render, share_prefix, tokenize_texts
+from lmgym.turn_ends import END_OF_TURN, turn_ends
 
 REPLIES_A_ROW = 16
 Reduce = Literal["logit", "softmax[1]", "difference", "mean_sigmoid", "mean"]
@@ -110,10 +111,11 @@ class HFScorer:
         moments: tuple[float, float] | None = None,
         ends_in_eos: bool = False,
         means: Sequence[float] = (),
+        as_sampled: bool = False,
     ) -> None:
         self.model, self.tokenizer, self.reduce = model.eval(), tokenizer, reduce
         self.means = torch.tensor(means) if is_combination(reduce) else torch.empty(0)
-        self.ends_in_eos = ends_in_eos
+        self.ends_in_eos, self.as_sampled = ends_in_eos, as_sampled
         # room for the eos, perhaps after a space
         self.max_length, self.batch_tokens = max_length - (2 if ends_in_eos else 0), batch_tokens
         self.moments = moments
@@ -170,6 +172,7 @@ class HFScorer:
             moments,
             ends_in_eos,
             saved.get("means", ()),
+            saved.get("reads") == END_OF_TURN,
         )
         try:
             reduce_logits(torch.zeros(1, config.num_labels), scorer.reduce)
@@ -211,6 +214,7 @@ class HFScorer:
         for text, ids in zip(texts, tokenize_texts(self.tokenizer, list(texts)), strict=True):
             if not ids:
                 raise InputError(f"the text {shown(text)} has no tokens; needed: a rendered chat")
+            ids = self._up_to_end(ids) if self.as_sampled else ids
             cut = max(0, len(ids) - self.max_length)
             row = share_prefix([ids[:marks] + ids[marks + cut :]], shortened=cut)
             self.counts.add(1, row)
@@ -252,7 +256,8 @@ class HFScorer:
         for index, conversation in enumerate(conversations):
             groups.setdefault(conversation, []).append(index)
         texts = [[replies[i] for i in group] for group in groups.values()]
-        tokenized = tokenize_replies(self.tokenizer, list(groups), texts, self.max_length, may_lose_text=True)
+        settings = {"may_lose_text": True, "as_sampled": self.as_sampled}
+        tokenized = tokenize_replies(self.tokenizer, list(groups), texts, self.max_length, **settings)
         rows: list[Replies] = []
         members: list[list[int]] = []
         for (conversation, group), row in zip(groups.items(), tokenized, strict=True):
@@ -276,8 +281,15 @@ class HFScorer:
                 ids += tokenize_texts(self.tokenizer, [f" {self.tokenizer.eos_token}"])[0]
         return share_prefix(wholes, row.dropped_turns, row.shortened, row.realigned)
 
+    def _up_to_end(self, ids: list[int]) -> list[int]:
+        """The ids of a text up to the end of its last turn, if only blanks stand behind it."""
+        ends = turn_ends(self.tokenizer).ids
+        last = max((place for place, token in enumerate(ids) if token in ends), default=len(ids) - 1)
+        return ids if self.tokenizer.decode(ids[last + 1 :]).strip() else ids[: last + 1]
+
     def _single_row(self, conversation: Conversation, reply: str) -> Replies:
-        [row] = tokenize_replies(self.tokenizer, [conversation], [[reply]], self.max_length, cut_replies=True)
+        settings = {"cut_replies": True, "as_sampled": self.as_sampled}
+        [row] = tokenize_replies(self.tokenizer, [conversation], [[reply]], self.max_length, **settings)
         if isinstance(row, str):
             raise InputError(f"a text cannot be scored: {row}")
         return row

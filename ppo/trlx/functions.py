@@ -6,6 +6,7 @@ from typing import Any
 
 from lmgym.environments.function_reward import ARGUMENTS, OUTPUT_IDS
 from lmgym.errors import InputError
+from lmgym.turn_ends import turn_ends
 
 Function = Callable[..., Any]
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -65,7 +66,7 @@ def adapt_metric(function: Function) -> Function:
 
 def _with_eos(answer: Any, ids: Sequence[int], tokenizer: Any) -> Any:
     answer = answer.tolist() if hasattr(answer, "tolist") else answer
-    lacks_eos = isinstance(answer, list | tuple) and len(answer) == len(ids) - 1 and ids[-1] == tokenizer.eos_token_id
+    lacks_eos = isinstance(answer, list | tuple) and len(answer) == len(ids) - 1 and ids[-1] in turn_ends(tokenizer).ids
     return [*answer, 0.0] if lacks_eos else answer
 
 

@@ -20,6 +20,7 @@ from lmgym.text import Replies
 from lmgym.training.policies import load_trained_policy, save_trained_policy
 from lmgym.training.running import run_stage
 from lmgym.training.setup import training_arguments
+from lmgym.turn_ends import turn_ends
 from preferences.iterative.check import IterativePlan, check
 from preferences.iterative.config import IterativeConfig
 from preferences.iterative.probe import RoundProbe
@@ -70,7 +71,7 @@ def make_trainer(
     )
     arguments = training_arguments(_in_one_epoch(plan), sampler)
     policy = load_trained_policy(plan.training, run, supervisor)
-    replies = ReplyModel(policy, tokenizer.eos_token_id, config.uses_adapter)
+    replies = ReplyModel(policy, turn_ends(tokenizer).ids[0], config.uses_adapter)
     start = replies if settings.lora_rank else _frozen(config, tokenizer)
     autocast = torch.bfloat16 if settings.precision == "bf16" and plan.training.deepspeed is None else None
     judge = Judge(plan.scorers, plan.weights, plan.monitor, config.judge.missing_eos_penalty)
@@ -118,7 +119,7 @@ def _frozen(config: IterativeConfig, tokenizer) -> ReplyModel:
     model = load_policy(settings.model, tokenizer, settings.trust_remote_code, settings.bits)
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     frozen = PolicyModel(model.to(device), config.trainer.packed).requires_grad_(False)
-    return ReplyModel(frozen, tokenizer.eos_token_id)
+    return ReplyModel(frozen, turn_ends(tokenizer).ids[0])
 
 
 def _sums(model: ReplyModel, config: IterativeConfig, below_adapter: bool = False) -> ReferenceSums:

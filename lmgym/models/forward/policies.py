@@ -31,6 +31,7 @@ from lmgym.models.saving import (
 )
 from lmgym.models.sources import refuse_pickles
 from lmgym.text import Replies
+from lmgym.turn_ends import turn_ends
 
 CANNOT_TALK = (
     "a scorer, which cannot generate text; needed: a causal model, as sft and ppo save theirs, or the one that the "
@@ -39,7 +40,7 @@ CANNOT_TALK = (
 
 
 def load_policy(name: str, tokenizer, trust_remote_code: bool = False, bits: int = 0):
-    """A causal model in fp32 that ends its replies with the tokenizer's eos.
+    """A causal model in fp32 that ends its replies where its chat template ends a turn.
 
     With `bits` 4 or 8 its linear layers, except the head, are quantised, for training with adapters. Raises InputError
     if none loads, for another kind of model, and for a tokenizer without an eos token.
@@ -50,7 +51,7 @@ def load_policy(name: str, tokenizer, trust_remote_code: bool = False, bits: int
     model = read_causal(name, config, trust_remote_code, **loading_arguments(bits))
     fit_to_tokenizer(model, tokenizer)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.generation_config.eos_token_id = _with_eos(model.generation_config.eos_token_id, tokenizer.eos_token_id)
+    model.generation_config.eos_token_id = _with_ends(model.generation_config.eos_token_id, turn_ends(tokenizer).ids)
     return model
 
 
@@ -117,10 +118,9 @@ def refuse_unfit_policy(name: str, config) -> None:
         raise InputError(f"{name} is not a causal model: it is a {', '.join(kinds)}, {CANNOT_TALK}")
 
 
-def _with_eos(known: int | list[int] | None, eos: int) -> int | list[int]:
-    """The folder's ids that end a reply, and the one that training ends replies with."""
-    ids = [known] if isinstance(known, int) else list(known or [])
-    ids = ids if eos in ids else [*ids, eos]
+def _with_ends(known: int | list[int] | None, ends: Sequence[int]) -> int | list[int]:
+    """The folder's ids that end a reply, and those that end a turn by the chat template."""
+    ids = list(dict.fromkeys([*([known] if isinstance(known, int) else known or []), *ends]))
     return ids[0] if len(ids) == 1 else ids
 
 
@@ -165,7 +165,7 @@ class PolicyModel(nn.Module):
         """Keyword arguments of `forward` for log-probabilities of each suffix's tokens but the first, and of its end.
 
         The rows are those of `tokenize_apart`: a suffix begins with the prompt's last token. A prompt runs once,
-        however many replies it has. The end is `end`, the eos, unless the row has `ends` of its own.
+        however many replies it has. The end is `end`, that of a turn, unless the row has `ends` of its own.
         """
         targets = [
             token

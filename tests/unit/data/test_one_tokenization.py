@@ -83,8 +83,8 @@ def learned(kind: Kind, rows: list[Example]) -> dict[tuple[int, tuple[int, ...]]
     found: dict[tuple[int, tuple[int, ...]], Learned] = {}
     for row in rows:
         assert len(row.places) == len(row.targets)
-        ends = [i + 1 for i, target in enumerate(row.targets) if target == kind.tokenizer.eos_token_id]
-        assert ends[-1] == len(row.targets)  # an eos is the last target of each output
+        ends = [i + 1 for i, target in enumerate(row.targets) if target == kind.end_id]
+        assert ends[-1] == len(row.targets)  # the end of its turn is the last target of each output
         for start, end in zip([0, *ends], ends, strict=False):
             key = int(row.origin.rpartition(":")[2]), tuple(row.ids[: row.places[start] + 1])
             assert key not in found  # each stands once
@@ -114,7 +114,7 @@ def replied(kind: Kind, how: Callable) -> list[Replies]:
 
 
 def of_sft(kind: Kind) -> list[list[int]]:
-    """The ids of each reply without the eos behind it."""
+    """The ids of each reply without the end behind it."""
     return [output.targets[:-1] for output in by_sft(kind)]
 
 
@@ -125,12 +125,12 @@ def of_dpo(kind: Kind) -> list[list[int]]:
 
 
 def of_scorer(kind: Kind) -> list[list[int]]:
-    """Up to an eos that the template writes."""
-    found, eos = [], kind.tokenizer.eos_token_id
+    """Before the end of the turn, if the template writes it."""
+    found, end = [], kind.end_id
     for output, row in zip(outputs(kind), replied(kind, tokenize_replies), strict=True):
         whole = row.prefix + row.suffixes[0]
         assert tuple(whole[: len(output.given)]) == output.given
-        found.append(list(takewhile(lambda token: token != eos, whole[len(output.given) :])))
+        found.append(list(takewhile(lambda token: token != end, whole[len(output.given) :])))
     return found
 
 
@@ -171,21 +171,23 @@ def test_sft_learns_each_output_behind_the_ids_that_generation_is_given_as_dpo_d
 
 
 @every_decoder
-def test_a_scorer_reads_the_ids_of_generation_and_dpo_and_then_what_the_template_writes(kind: Kind) -> None:
+def test_a_scorer_reads_the_ids_of_generation_and_dpo_and_then_the_end_of_the_turn(kind: Kind) -> None:
     assert of_scorer(kind) == of_dpo(kind)
     for output, row in zip(outputs(kind), replied(kind, tokenize_replies), strict=True):
         behind = kind.decoded(row.prefix + row.suffixes[0])[len(kind.decoded(output.given)) :]
+        reply, end, _ = output.written.partition(kind.end)
+        written = reply + end
         if kind.blanks == "kept":
-            assert behind == kind.seen(output.written)
+            assert behind == kind.seen(written)
         elif kind.keeps_text:  # some blanks are added behind marks, or lost
-            assert "".join(behind.split()) == "".join(kind.seen(output.written).split())
+            assert "".join(behind.split()) == "".join(kind.seen(written).split())
 
 
 @every_decoder
 @every_reader
 def test_the_ids_of_a_reply_decode_to_what_the_template_writes_of_it(kind: Kind, replies: Callable) -> None:
     for output, reply in zip(outputs(kind), replies(kind), strict=True):
-        text = output.written.partition(kind.eos)[0]
+        text = output.written.partition(kind.end)[0]
         if kind.keeps_text:
             before, both = kind.decoded(output.given), kind.decoded([*output.given, *reply])
             assert both.startswith(before)
@@ -209,11 +211,11 @@ def test_where_no_token_crosses_it_prompt_and_reply_begin_the_whole_text(kind: K
 
 @every_decoder
 def test_nothing_but_outputs_is_learned(kind: Kind) -> None:
-    rows, eos = rows_of(kind, chats_of(kind)), kind.tokenizer.eos_token_id
+    rows, end = rows_of(kind, chats_of(kind)), kind.end_id
     assert sum(len(row.targets) for row in rows) == sum(len(reply) + 1 for reply in of_dpo(kind))
     for row in rows:
         assert row.places == sorted(set(row.places))
-        assert all(t == eos or row.ids[place + 1] == t for place, t in zip(row.places, row.targets, strict=True))
+        assert all(t == end or row.ids[place + 1] == t for place, t in zip(row.places, row.targets, strict=True))
     for part, output in zip(by_sft(kind), outputs(kind), strict=True):
         first = len(output.given) - 1
         assert part.places == list(range(first, first + len(part.targets)))
@@ -241,7 +243,7 @@ def test_transformers_mask_of_the_assistants_tokens_is_what_sft_learns(kind: Kin
             end += 1  # of a last character in several tokens transformers marks the first
         if is_parted(kind, output):
             assert tuple(ids[:start]) == output.given
-            assert ids[start:end] == part.targets[: None if ids[end - 1] == kind.tokenizer.eos_token_id else -1]
+            assert ids[start:end] == part.targets[: None if ids[end - 1] == kind.end_id else -1]
 
 
 @cache
@@ -260,16 +262,16 @@ def log_probability(kind: Kind, ids: list[int], places: list[int], targets: list
 
 @every_decoder
 def test_a_reply_has_the_same_log_probability_as_sft_dpo_and_a_scorer_read_it(kind: Kind) -> None:
-    eos = kind.tokenizer.eos_token_id
+    end = kind.end_id
     both = zip(by_sft(kind), replied(kind, tokenize_apart), replied(kind, tokenize_replies), strict=True)
     for part, apart, scored in both:
         expected = log_probability(kind, part.row.ids, part.places, part.targets)
         ids, start = apart.prefix + apart.suffixes[0], len(apart.prefix)
         places = list(range(start, len(ids)))
-        assert log_probability(kind, ids, places, [*ids[start + 1 :], eos]) == pytest.approx(expected, abs=1e-9)
+        assert log_probability(kind, ids, places, [*ids[start + 1 :], end]) == pytest.approx(expected, abs=1e-9)
         whole = scored.prefix + scored.suffixes[0]
-        if whole[len(ids) : len(ids) + 1] != [eos]:  # the template writes none
-            expected -= log_probability(kind, part.row.ids, part.places[-1:], [eos])
+        if whole[len(ids) : len(ids) + 1] != [end]:  # the template writes none
+            expected -= log_probability(kind, part.row.ids, part.places[-1:], [end])
             places = places[:-1]
         read = [whole[place + 1] for place in places]
         assert log_probability(kind, whole, places, read) == pytest.approx(expected, abs=1e-9)
@@ -308,7 +310,7 @@ def test_a_template_without_a_system_message_refuses_one_in_its_words(kind: Kind
     assert all("no system message" in reason for reason in reasons(kind, chat_of("hi", "yo", persona="Be kind.")))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.strips_thoughts_always], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in DECODERS if kind.strips_thoughts_always], ids=str)
 def test_a_reply_whose_thought_the_template_removes_is_refused_for_that_reason(kind: Kind) -> None:
     for text in ("<think>a</think>b", "<think>\na\n</think>\n\nb"):
         assert all(THOUGHT_LOST in reason for reason in reasons(kind, chat_of("hi", text)))
@@ -324,14 +326,6 @@ def test_an_earlier_reply_that_loses_its_thought_is_not_learned_in_that_form() -
     assert THOUGHT_LOST in rejection.found
     chat = chat_of(*texts, outputs=(3,))  # as generation has it, it may stand before an output
     assert learned(R1, rows).keys() == learned(R1, rows_of(R1, [chat])).keys() == {output_of(R1, chat, 3).key}
-
-
-def test_a_template_that_opens_a_thought_in_its_prompt_alone_teaches_no_policy() -> None:
-    [kind], chat = [kind for kind in KINDS if not kind.appends], chat_of("hi", "yo")
-    rows, [rejection] = tokenize_chats([chat], kind.tokenizer, LENGTH)
-    assert rows == []
-    assert "template does not begin" in rejection.found
-    assert "template does not begin" in str(others(kind, chat)[0])
 
 
 def test_an_encoder_scores_the_whole_text_between_its_marks() -> None:

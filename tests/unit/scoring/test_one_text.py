@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(params=["flat", "chatml"])
 def scorer(request, scorer_folders: dict[str, Path]) -> HFScorer:
     scorer = HFScorer.load(scorer_folders["llama"], max_length=250)
+    scorer.as_sampled = True  # as in the scorer.json of a trained one
     if request.param == "chatml":
         scorer.tokenizer.chat_template = CHATML
     return scorer

@@ -11,6 +11,7 @@ import torch
 
 from lmgym.apps.debate.formats import DEBATERS
 from lmgym.data.batching import length_batches
+from lmgym.data.thoughts import filled
 from lmgym.data.truncation import truncate
 from lmgym.errors import InputError, TooLong, shown
 from lmgym.generation.local_generation import load_causal
@@ -77,7 +78,7 @@ class NameJudge:
     def _split(self, conversations: Sequence[Conversation]) -> list[tuple[list[int], tuple[int, int]]]:
         """(ids of the text with what both names share, each name's next token) of each conversation, if it fits."""
         split = []
-        given = [self.names] * len(conversations)
+        given = [[filled(self.tokenizer, name) for name in self.names]] * len(conversations)
         for found in truncate(self.tokenizer, conversations, given, self.max_length):
             if isinstance(found, str):
                 raise TooLong(f"what the judge reads does not fit into its context: {found}; needed: shorter speeches")

@@ -1,7 +1,6 @@
 """trlx's reward_fn and metric_fn: with or without the arguments they do not need."""
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,14 @@ from lmgym.generation.protocol import Completion
 from lmgym.text import tokenize_texts
 from ppo.trlx.functions import adapt_metric, adapt_reward, refuse_unfit
 
-TOKENIZER = SimpleNamespace(eos_token_id=9)
+
+class Nine:
+    """A tokenizer's part that functions read."""
+
+    eos_token, eos_token_id = "</s>", 9
+
+
+TOKENIZER = Nine()
 GIVEN: dict[str, Any] = {
     "samples": ["ab", "cde"], "prompts": ["a", "c"], "outputs": ["b", "de"], "tokenizer": TOKENIZER,
     "output_ids": [[1, 9], [2, 3]], "answer": [5, 6],
