@@ -11,7 +11,7 @@ import torch
 from lmgym.config import ColumnConfig
 from lmgym.data.column_kinds import ID, NUMBER
 from lmgym.data.columns import read_columns, require_columns
-from lmgym.data.splitting import PROMPT
+from lmgym.data.splitting import AUTO, PROMPT
 from lmgym.data.task_data import TaskData, check_sides, length_notes, sample_rows
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError, one_line, shown
@@ -73,7 +73,7 @@ class BehaviourTask:
         """Logs read, validated, labelled, split by user and tokenised."""
         settings, seed, form = config.data, config.optimizer.split_seed, config.columns.prompt_format
         refuse_named_columns(config.columns)
-        if settings.split_by not in (PROMPT, "user_id"):
+        if settings.split_by not in (AUTO, PROMPT, "user_id"):
             found = f"--split_by {shown(settings.split_by)} of behaviour logs"
             raise InputError(f"{found}; needed: leave it out: logs are split by user (user_id)")
         whole = read_log(settings.dataset, settings.dataset_split, self.label, settings.max_rows, form)

@@ -4,13 +4,14 @@ Each file is a subject: model, run, rows, training; ranges has the numbers that 
 
 from lmgym.config.model import ModelConfig, OptimizerConfig
 from lmgym.config.ranges import SEED, Range, UpTo, check_ranges
-from lmgym.config.rows import PASSAGE, ColumnConfig, RowsConfig, TextForm, check_eval_size
+from lmgym.config.rows import PASSAGE, VERDICT, ColumnConfig, RowsConfig, TextForm, check_eval_size
 from lmgym.config.run import LengthSettings, RunConfig, SharingConfig, StageConfig, Tracking, check_shared_settings
 from lmgym.config.training import CapabilitiesConfig, SamplesConfig, TrainerConfig
 
 __all__ = [
     "PASSAGE",
     "SEED",
+    "VERDICT",
     "CapabilitiesConfig",
     "ColumnConfig",
     "LengthSettings",

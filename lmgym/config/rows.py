@@ -9,6 +9,8 @@ from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS, InputError, sho
 TextForm = Literal["auto", "text", "transcript", "messages"]
 PASSAGE = "(context)"
 """our name of the column that --context_column names: one that is called context is not read without being named"""
+VERDICT = "(verdict)"
+"""our name of the column that --verdict_column names"""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,13 @@ class ColumnConfig:
     """column of whole conversations"""
     label_column: str | None = None
     """column that says whether a reply was liked"""
+    verdict_column: str | None = None
+    """column that says which of two replies is the better one; None: found by its name"""
+    first_wins: str | None = None
+    """the verdict by which the first reply (chosen_column, or the first of two such as response_a) is the better one,
+    where the words do not say it: "Response A", 0; others but ties are for the second"""
+    votes: Literal["soft", "majority"] = "soft"
+    """of several raters: soft: their share is the preference that reward models and bon learn; majority: one side"""
     system_column: str | None = None
     """column of the system message; None: system or system_prompt"""
     context_column: str | None = None
@@ -48,7 +57,7 @@ class ColumnConfig:
     @property
     def named(self) -> dict[str, tuple[str, str]]:
         """(flag, column) of the columns that are named, by our name of each."""
-        ours = {"reply": "completion", "context": PASSAGE}
+        ours = {"reply": "completion", "context": PASSAGE, "verdict": VERDICT}
         flags = [field.name for field in fields(self) if field.name.endswith("_column")]
         found = {flag.removesuffix("_column"): flag for flag in flags if getattr(self, flag)}
         return {ours.get(name, name): (flag, getattr(self, flag)) for name, flag in found.items()}
@@ -69,9 +78,9 @@ class RowsConfig:
     """rows to evaluate on; None: a part of the dataset (split_by)"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.05
     """without eval_dataset: a share below 1, or a number of rows"""
-    split_by: str = "prompt"
-    """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value.
-    Logs are split by user"""
+    split_by: str = "auto"
+    """what is never on both sides: prompt; first_message, a conversation with all its turns; or a column's value. auto:
+    first_message; prompt where most rows begin alike, or beside eval_dataset. Logs are split by user"""
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None

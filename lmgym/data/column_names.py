@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lmgym.config import ColumnConfig
+from lmgym.config import VERDICT, ColumnConfig
 from lmgym.data.records import Record
+from lmgym.data.verdicts import is_missing, word_of
 from lmgym.errors import InputError, shown
 
 
@@ -16,6 +17,8 @@ class Names:
     given: Mapping[str, str]
     dropped: frozenset[str] = frozenset()
     """names of columns that are not read"""
+    first_wins: str | None = None
+    """the verdict by which the first reply is the better one"""
     usual: bool = False
     """columns go by their names in small letters, without blanks around them"""
 
@@ -32,7 +35,11 @@ class Names:
                 )
             if part := parts[number] if len(parts) > 1 else parts[0]:
                 given[name] = part
-        return cls(given, columns.ignored)
+        if columns.first_wins is not None and VERDICT not in given:
+            raise InputError(
+                f"--first_wins {shown(columns.first_wins)} without --verdict_column; needed: the column of the verdicts"
+            )
+        return cls(given, columns.ignored, columns.first_wins)
 
     def drops(self, column: str) -> str:
         """The name in `dropped` of a column of the file; empty for one that is read."""
@@ -49,6 +56,8 @@ class Names:
         if self.usual:
             record = _usually_named(record)
         found = {name: record.fields[column] for name, column in self.given.items() if column in record.fields}
+        if self.first_wins is not None and not is_missing(found.get(VERDICT)):
+            found[VERDICT] = word_of(found[VERDICT], self.first_wins)
         columns = {name: self.given[name] for name in found}
         kept = {name: value for name, value in record.fields.items() if name not in columns.values()}
         return replace(record, fields=kept | found, names={**(record.names or {}), **columns})

@@ -9,18 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lmgym.data.asked import ASKED, Columns, Fields, Format, asked, is_blank, is_texts, message
 from lmgym.data.json_rows import parse_json
-from lmgym.data.preference_formats import (
-    ASKED,
-    PREFERENCES,
-    Columns,
-    Fields,
-    Format,
-    asked,
-    is_blank,
-    is_texts,
-    message,
-)
+from lmgym.data.preference_formats import PREFERENCES
 from lmgym.data.records import Record
 from lmgym.data.rejections import UNSUPPORTED, WRONG_TYPE, RowError
 from lmgym.data.text_forms import parse_messages

@@ -22,6 +22,7 @@ from lmgym.data.rejections import (
     NO_PROMPT,
     NO_REPLY,
     OUT_OF_RANGE,
+    TIE,
     TIED,
     UNSUPPORTED,
     WRONG_TURNS,
@@ -44,6 +45,8 @@ from lmgym.text import Conversation, Reply, Turn, as_reply, words_of
 
 COLUMNS = ("chosen", "rejected")
 RANKED = ("replies", "ranks")
+NUMBERS = ("margin", "preference")
+"""of a pair, optional"""
 MOST_RANK = 1_000_000
 MOST_MARGIN = 10_000  # the difference of two scores: no reward model's head reaches it
 
@@ -94,7 +97,7 @@ def is_pair(fields: Mapping[str, Any]) -> bool:
 
 def reads_pair(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Our names of the columns that `read_pair` reads of a row."""
-    sides = RANKED if fields.get("chosen") is None and fields.get("ranks") is not None else (*COLUMNS, "margin")
+    sides = RANKED if fields.get("chosen") is None and fields.get("ranks") is not None else (*COLUMNS, *NUMBERS)
     return ("prompt", "tools", *sides)
 
 
@@ -104,25 +107,32 @@ WANTED = Wanted("pairs", NEEDED, (COLUMNS, RANKED), reads_pair)
 def validate(
     *sets: Iterable[Record], soft: bool = False, columns: ColumnConfig = USUAL, notes: list[str] | None = None
 ) -> tuple[list[Pair], list[Rejection]]:
-    """(pairs, rejections) of all data sets; with `soft`, the `preference` of rows that have one is read.
+    """(pairs, rejections) of all data sets. With `soft` and soft votes a pair keeps its `preference`; else the reply
+    that most prefer is the better one, and a tie is rejected.
 
     Raises InputError as `interpret` does, which reads the columns and adds to the notes.
     """
-    wanted = replace(WANTED, reads=lambda fields: (*reads_pair(fields), "preference")) if soft else WANTED
     seen: dict[tuple, Pair] = {}
 
     def read(record: Record) -> Pair:
-        pair = read_pair(record)
-        if soft and "preference" not in record.used:
-            pair = replace(pair, preference=_preference(record.fields.get("preference")))
+        pair = read_pair(record, soft and columns.votes == "soft")
         _refuse_duplicate(pair, seen)
         return pair
 
-    return read_rows(interpret(sets, wanted, columns, notes), read)
+    return read_rows(interpret(sets, WANTED, columns, notes), read)
 
 
-def read_pair(record: Record) -> Pair:
-    """The pair of a row. Raises RowError for a row that cannot be used."""
+def _by_majority(pair: Pair) -> Pair:
+    """The pair with the reply that most prefer as the chosen one. Raises RowError for a tie."""
+    if pair.preference == 0.5:
+        raise RowError("preference", "a tie; needed: one reply that is better than the other", TIE)
+    if pair.preference > 0.5:
+        return replace(pair, preference=1.0)
+    return replace(pair, chosen=pair.rejected, rejected=pair.chosen, margin=-pair.margin, preference=1.0)
+
+
+def read_pair(record: Record, soft: bool = False) -> Pair:
+    """The pair of a row; unless `soft`, what most prefer is chosen. Raises RowError for a row that cannot be used."""
     if record.fields.get("chosen") is None and record.fields.get("ranks") is not None:
         conversation, replies = _best_and_worst(record)
     else:
@@ -134,7 +144,9 @@ def read_pair(record: Record) -> Pair:
             raise RowError(name, "an empty reply", NO_REPLY)
     if words_of(replies[0]).strip() == words_of(replies[1]).strip():
         raise RowError("rejected", "identical to chosen", IDENTICAL)
-    return Pair(conversation, *replies, _margin(record.fields.get("margin")), record.file, record.line)
+    margin, preference = _margin(record.fields.get("margin")), _preference(record.fields.get("preference"), soft)
+    pair = Pair(conversation, *replies, margin, record.file, record.line, preference)
+    return pair if soft else _by_majority(pair)
 
 
 def _read_sides(record: Record) -> tuple[Conversation, tuple[Reply, Reply]]:
@@ -245,9 +257,12 @@ def _margin(value: Any) -> float:
     return number
 
 
-def _preference(value: Any) -> float:
+def _preference(value: Any, soft: bool) -> float:
+    """The probability that the chosen reply is the better one; where a side is enough, other values say nothing."""
     number = 1.0 if value is None else _number(value)
     if not 0 <= number <= 1:
+        if not soft:
+            return 1.0
         needed = "needed: a number from 0 to 1, the probability that the chosen reply is the better one"
         raise RowError("preference", f"{shown(value)}; {needed}", OUT_OF_RANGE)
     return number

@@ -6,17 +6,16 @@ and single replies, and the list of all, are in lmgym/data/formats.py.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, OUT_OF_RANGE, TIED, UNSUPPORTED, WRONG_TYPE, RowError
+from lmgym.data.asked import Columns, Fields, Format, asked, is_blank, is_texts, message, read_text
+from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, OUT_OF_RANGE, RowError
 from lmgym.data.rows import whole_number
+from lmgym.data.verdicts import STATUS, has_verdict, judged, side_of
 from lmgym.errors import listed, shown
 
-Fields = Mapping[str, Any]
-ASKED = ("question", "query", "problem", "input")
-"""columns of a prompt, beside `prompt` and `instruction`"""
 SCORES = ("overall_score", "fine-grained_score")
 """of UltraFeedback: the first that all completions of a row have"""
 PAIRS = (
@@ -25,97 +24,6 @@ PAIRS = (
     ("response_chosen", "response_rejected"),
 )
 """other names of `chosen` and `rejected`"""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Fields by our names, with the columns that they were made of."""
-
-    fields: dict[str, Any]
-    names: dict[str, str]
-    """our name to theirs, for messages"""
-    also: tuple[str, ...] = ()
-    """further columns that are in the fields"""
-
-    def and_also(self, other: "Columns") -> "Columns":
-        """These columns and others."""
-        return Columns(self.fields | other.fields, self.names | other.names, (*self.also, *other.also))
-
-
-@dataclass(frozen=True)
-class Format:
-    """Another tool's format of rows."""
-
-    name: str
-    recognises: Callable[[Fields], bool]
-    convert: Callable[[Fields], Columns]
-
-
-# what a row asks
-
-
-def asked(fields: Fields) -> Columns:
-    """The question of a row, as `prompt`, with the turns of its `history` before it; no fields if it asks nothing.
-
-    An instruction of Alpaca's is one message with its input. Raises RowError where two columns may be the prompt.
-    """
-    filled = [name for name in ("prompt", "instruction", *ASKED) if not is_blank(fields.get(name))]
-    if "prompt" in filled:
-        names = [name for name in filled if name in ("prompt", "instruction")]
-    elif "instruction" in fields:
-        names = ["instruction", *(name for name in filled if name not in ("instruction", "input"))]
-    else:
-        names = filled
-    if not names:
-        return Columns({}, {})
-    first = names[0]
-    if len(names) > 1 and fields[names[1]] != fields[first]:
-        raise RowError(
-            names[1], f"either {listed(names)} may be the prompt; needed: --prompt_column with one of them", UNSUPPORTED
-        )
-    history = read_history(fields)
-    if first != "instruction":
-        value = [*history, message("user", read_text(fields, first))] if history else fields[first]
-        return Columns({"prompt": value}, {"prompt": first}, ("history",) if history else ())
-    said, more = read_text(fields, "instruction"), read_text(fields, "input")
-    if not said and not more:
-        raise RowError("instruction", "missing or empty", NO_PROMPT)
-    prompt = [*history, message("user", "\n\n".join(filter(None, (said, more))))]
-    return Columns({"prompt": prompt}, {"prompt": "instruction"}, ("input", "history"))
-
-
-def read_history(fields: Fields) -> list[dict[str, Any]]:
-    """Earlier turns as messages, from pairs of an instruction and its output, or from messages."""
-    history = fields.get("history") or []
-    if isinstance(history, list) and all(isinstance(item, dict) for item in history):
-        return history
-    is_list = isinstance(history, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in history)
-    if not is_list or not all(isinstance(text, str) for pair in history for text in pair):
-        raise RowError("history", f"{shown(history)}; needed: a list of [instruction, output]", WRONG_TYPE)
-    return [message(role, text) for pair in history for role, text in zip(("user", "assistant"), pair, strict=True)]
-
-
-def message(role: str, text: str) -> dict[str, Any]:
-    """A message of a chat."""
-    return {"role": role, "content": text}
-
-
-def read_text(fields: Fields, name: str) -> str:
-    """A text, stripped; empty if there is none."""
-    value = fields.get(name)
-    if not isinstance(value, str | None):
-        raise RowError(name, f"{shown(value)}; needed: text", WRONG_TYPE)
-    return (value or "").strip()
-
-
-def is_blank(value: Any) -> bool:
-    """True of null, white space, and empty lists and objects."""
-    return value is None or (isinstance(value, str) and not value.strip()) or value in ([], {})
-
-
-def is_texts(value: Any) -> bool:
-    """True of a list of texts, at least one."""
-    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 # two replies
@@ -134,11 +42,6 @@ class Choice:
     """the column of the prompt; empty: found by its name"""
 
 
-SIDES = ("response", "answer", "output", "completion", "conversation")
-WINNERS: dict[str, int | None] = {"a": 0, "b": 1, "tie": None}
-WINNERS |= {
-    f"{before}_{letter}": place for before in ("model", "assistant", *SIDES) for letter, place in (("a", 0), ("b", 1))
-} | dict.fromkeys(("tie_(bothbad)", "bothbad", "both_bad"))
 STRENGTHS = {-3: 0, -2: 0, -1: 0, 0: None, 1: 1, 2: 1, 3: 1}
 CHOICES = (
     Choice("output_1", "output_2", "preference", {1: 0, 2: 1, 0: None}),  # AlpacaFarm
@@ -146,7 +49,6 @@ CHOICES = (
     Choice("human_ref_A", "human_ref_B", "labels", {1: 0, 0: 1}, "history"),  # SHP
     Choice("response_1", "response_2", "preference_strength", STRENGTHS),  # HelpSteer2
     Choice("response1", "response2", "overall_preference", STRENGTHS, "context"),  # HelpSteer3
-    *(Choice(f"{side}_a", f"{side}_b", name, WINNERS) for side in SIDES for name in ("winner", "preference")),
 )
 
 
@@ -159,28 +61,61 @@ def _choice(fields: Fields) -> Choice | None:
 def _of_choice(fields: Fields) -> Columns:
     choice = _choice(fields)
     assert choice is not None
-    value = fields[choice.verdict]
-    word = "_".join(value.lower().split()) if isinstance(value, str) else whole_number(value)
-    word = int(word) if isinstance(word, str) and word.lstrip("-").isdecimal() else word  # of a CSV
-    if word not in choice.places:
+    value, sides = fields[choice.verdict], (choice.first, choice.second)
+    number = _number(value)
+    if choice.verdict == "preference" and number is not None and 1 < number < 2:  # AlpacaEval's, of output_2
+        pair = _two(*_of(fields, sides), (choice.verdict,), 2 - number)
+    elif number in choice.places:
+        place = choice.places[number]
+        pair = _two(*_of(fields, sides), (choice.verdict,), 0.5 if place is None else 1.0 - place)
+    else:
         found = f"{shown(value)}; needed: one of {listed(choice.places)}"
         raise RowError(choice.verdict, found, NO_VALUE if is_blank(value) else OUT_OF_RANGE)
-    pair = _two(fields, (choice.first, choice.second), (choice.verdict,), choice.places[word])
     if not choice.prompt:
         return asked(fields).and_also(pair)
     return Columns({"prompt": fields.get(choice.prompt)}, {"prompt": choice.prompt}).and_also(pair)
 
 
-def _two(fields: Fields, sides: Sequence[str], verdict: Sequence[str], place: int | None) -> Columns:
-    """The pair of two columns, of which the reply at a place is the better one; for a tie, a group of equal ranks."""
-    no_preference = {"preference": None} if "preference" in verdict else {}  # ours is a probability
-    if place is None and not all(isinstance(fields[side], str) for side in sides):
-        raise RowError(verdict[0], f"{shown(fields[verdict[0]])} is a tie; needed: a better one", TIED)
-    if place is None:
-        columns = {"replies": [fields[side] for side in sides], "ranks": [1, 1], **no_preference}
-        return Columns(columns, {"replies": sides[0], "ranks": verdict[0]}, (sides[1], *verdict))
+def _number(value: Any) -> float | None:
+    """A number, also as the text of a CSV."""
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _two(replies: Sequence[Any], sides: Sequence[str], verdict: Sequence[str], share: float) -> Columns:
+    """The pair of two replies, the better one first; `share` is the probability that it is the first.
+
+    Its `preference` is the share of the better one. A tie is a group of equal ranks, too.
+    """
+    place = int(share < 0.5)
     names = {"chosen": sides[place], "rejected": sides[1 - place]}
-    return Columns({ours: fields[theirs] for ours, theirs in names.items()} | no_preference, names, tuple(verdict))
+    fields = {"chosen": replies[place], "rejected": replies[1 - place]}
+    if share not in (0, 1):
+        fields["preference"] = max(share, 1 - share)
+    elif "preference" in verdict:  # ours is a probability
+        fields["preference"] = None
+    if share == 0.5 and all(isinstance(reply, str) for reply in replies):
+        fields |= {"replies": list(replies), "ranks": [1, 1]}
+        names |= {"replies": sides[0], "ranks": verdict[0]}
+    return Columns(fields, names | ({} if share in (0, 1) else {"preference": verdict[0]}), tuple(verdict))
+
+
+def _judged(fields: Fields) -> Columns:
+    """Two replies with verdicts in words, one or several raters' (lmgym/data/verdicts.py)."""
+    found = judged(fields)
+    assert found is not None  # by `has_verdict`
+    if found.verdicts == ("annotations",):  # Label Studio's, whose texts stand in `data`
+        pair = _two(found.replies, ("data", "data"), found.verdicts, found.share)
+        return Columns({"prompt": asked(found.asks).fields.get("prompt")}, {"prompt": "data"}).and_also(pair)
+    return asked(found.asks).and_also(_two(found.replies, found.sides, found.verdicts, found.share))
+
+
+def _is_tied(fields: Fields) -> bool:
+    """True of a pair whose status says that it is none."""
+    has_both = all(not is_blank(fields.get(name)) for name in ("chosen", "rejected"))
+    return has_both and side_of(fields.get(STATUS), ("chosen", "rejected")) == 0.5
 
 
 def _webgpt(fields: Fields) -> Columns:
@@ -188,10 +123,14 @@ def _webgpt(fields: Fields) -> Columns:
     names = ("score_0", "score_1")
     if bad := [name for name in names if not is_score(fields[name])]:
         raise RowError(bad[0], f"{shown(fields[bad[0]])}; needed: a number", OUT_OF_RANGE)
-    place = None if fields[names[0]] == fields[names[1]] else int(fields[names[1]] > fields[names[0]])
+    share = 0.5 if fields[names[0]] == fields[names[1]] else float(fields[names[0]] > fields[names[1]])
     question = fields.get("question")
     asks = {"prompt": question.get("full_text")} if isinstance(question, dict) else {"prompt": question}
-    return Columns(asks, {"prompt": "question"}).and_also(_two(fields, ("answer_0", "answer_1"), names, place))
+    return Columns(asks, {"prompt": "question"}).and_also(_two(*_of(fields, ("answer_0", "answer_1")), names, share))
+
+
+def _of(fields: Fields, sides: Sequence[str]) -> tuple[list[Any], Sequence[str]]:
+    return [fields[side] for side in sides], sides
 
 
 def _is_webgpt(fields: Fields) -> bool:
@@ -360,7 +299,9 @@ PREFERENCES = (
     Format("named pairs", lambda f: _pair_names(f) is not None, _named_pair),
     Format("WebGPT", _is_webgpt, _webgpt),
     Format("summaries", lambda f: isinstance(f.get("info"), dict) and "summaries" in f, _summaries),
-    Format("two replies and a verdict", lambda f: _choice(f) is not None, _of_choice),
+    Format("two replies and a number", lambda f: _choice(f) is not None, _of_choice),
+    Format("two replies and a verdict", has_verdict, _judged),
+    Format("a pair that is a tie", _is_tied, lambda f: Columns({"preference": 0.5}, {"preference": STATUS})),
     Format("Nectar", _has_ranked_answers, _nectar),
     Format(
         "UltraFeedback",

@@ -117,7 +117,7 @@ def read_prompts(
         raise InputError(f"{error}{_reasons(rejections)}") from None
     train, held_out = sides.train, sides.held_out
     rejections += sides.rejections
-    notes += [*sides.notes, *overlap_notes(train, held_out, settings.split_by, "prompts")]
+    notes += [*sides.notes, *overlap_notes(train, held_out, sides.split_by, "prompts")]
     if not train:
         needed = "needed: some that are not evaluated on"
         raise InputError(f"{one_line(settings.prompts)} leaves 0 prompts to train on; {needed}{_reasons(rejections)}")
@@ -206,7 +206,9 @@ def _read_row(record: Record, as_text: bool, tokenizer: Any) -> PromptRow:
         passage = record.fields.get(PASSAGE)
         prompt = key = f"{value}\n\n{passage}" if isinstance(passage, str) and passage.strip() else value
     else:
-        prompt = read_pair(record).conversation if name == "chosen" else _unanswered(read_prompt(record, name))
+        prompt = (
+            read_pair(record, soft=True).conversation if name == "chosen" else _unanswered(read_prompt(record, name))
+        )
         if not prompt.turns:
             raise RowError(name, "no turn to answer", NO_PROMPT)
         if tokenizer is not None and has_tools(prompt):

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lmgym.config import PASSAGE, ColumnConfig
+from lmgym.config import PASSAGE, VERDICT, ColumnConfig
 from lmgym.data.column_names import Names, usual_name
 from lmgym.data.formats import advice, refuse_stepwise, renamed
 from lmgym.data.json_rows import refuse_unusable
@@ -22,6 +22,7 @@ from lmgym.data.records import Record
 from lmgym.data.rejections import MEDIA, RowError, tally
 from lmgym.data.text_forms import WORDS, Form, FormCounts, Side, read_as
 from lmgym.data.unread import Looked, as_text, needed_columns
+from lmgym.data.verdicts import FIRST, SECOND, is_missing
 from lmgym.errors import InputError, listed, one_line, shown
 from lmgym.messages import MESSAGE_KEYS
 from lmgym.text import ROLES
@@ -38,6 +39,7 @@ BELOW = ("input",)
 """what rows of Alpaca's kind have below an instruction"""
 NONE = "unused"
 USUAL = ColumnConfig()
+MOST_VERDICTS = 50  # kinds that are told apart
 SHOWN = 100  # rows whose columns and faults are listed in messages
 
 
@@ -88,6 +90,8 @@ class _Survey:
     """our names of columns that flags name and rows have"""
     labels: dict[str, LabelCounts] = field(default_factory=dict)
     """by our names of their columns"""
+    verdicts: Counter = field(default_factory=Counter)
+    """rows by what --verdict_column holds where --first_wins gives its meaning, as (word, value)"""
 
     @property
     def where(self) -> str:
@@ -143,6 +147,10 @@ def _survey(records: Iterable[Record], names: Names, wanted: Wanted, name: str) 
         named = names.apply(as_found)
         record = renamed(named)
         found.rows += 1
+        if names.first_wins is not None and VERDICT in named.fields:
+            value = as_found.fields.get(names.given[VERDICT])
+            if not is_missing(value) and len(found.verdicts) < MOST_VERDICTS:
+                found.verdicts[named.fields[VERDICT], shown(value, 40)] += 1
         if len(found.first) < SHOWN:
             found.first.append(record)
             found.columns |= {named.column(name) for name in named.fields}
@@ -255,6 +263,7 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
     for column in names.dropped - found.ignored.keys():
         raise InputError(f"{found.where} has no column {shown(column)} (--ignore_columns); found: {seen}")
     refuse_stepwise(found.first)
+    _refuse_verdicts(found, names)
     if not found.has_form:
         raise InputError(
             f"{one_line(found.first[0].file)} holds no {wanted.noun}: found the columns {seen}; "
@@ -270,6 +279,17 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
             f"{found.where}: nothing reads the column {column} ({found.unread[first.column]:,} rows, line "
             f"{first.line}: {shown(first.text, 60)}), {first.what} that the answer may need; needed: --context_column "
             f"{column}, which puts it below the prompt, or --ignore_columns {','.join(one.column for one in needed)}"
+        )
+
+
+def _refuse_verdicts(found: _Survey, names: Names) -> None:
+    """Raises InputError where --first_wins leaves open what a verdict says."""
+    kinds = {word: sorted(value for one, value in found.verdicts if one == word) for word in (FIRST, SECOND)}
+    if found.verdicts and (len(kinds[SECOND]) > 1 or not kinds[FIRST]):
+        values = listed(f"{value} ({count:,} rows)" for (_, value), count in sorted(found.verdicts.items()))
+        raise InputError(
+            f"{found.where}: --verdict_column {names.given[VERDICT]} holds {values}; needed: --first_wins "
+            f"{shown(names.first_wins)}, one other verdict and ties; leave out rows with others, or spell them alike"
         )
 
 

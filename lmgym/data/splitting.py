@@ -1,13 +1,15 @@
 """Rows split so that no unit is on both sides: a prompt, a conversation, or the value of a column.
 
 Each turn of a conversation can be a prompt of its own. Split by prompt, a held-out turn may belong to a conversation
-whose other turns are trained on; split by first message it does not.
+whose other turns are trained on; split by first message, as it is unless most rows begin alike, it does not.
 """
 
 import hashlib
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic
 
 import numpy as np
@@ -15,13 +17,15 @@ import numpy as np
 from lmgym.config import UpTo
 from lmgym.data.mixing import DataSet
 from lmgym.data.rejections import HELD_OUT, Rejection
-from lmgym.data.rows import P, Prompted
+from lmgym.data.rows import P, Prompted, prompt_key
 from lmgym.errors import InputError, listed, one_line, shown
 from lmgym.statistics import FEW
 from lmgym.text import Conversation
 
-PROMPT, FIRST_MESSAGE = "prompt", "first_message"
+AUTO, PROMPT, FIRST_MESSAGE = "auto", "prompt", "first_message"
 """values of --split_by; any other is a column"""
+
+WORDS_ONLY = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Sides(Generic[P]):
     held_out: list[P]
     rejections: list[Rejection] = field(default_factory=list)
     """training rows whose unit is in a given evaluation set"""
+    split_by: str = PROMPT
     units: Mapping[int, int] = field(default_factory=dict)
     """the number of each prompt's unit, by the hash of its key; empty where each prompt is a unit"""
     notes: list[str] = field(default_factory=list)
@@ -39,7 +44,7 @@ class Sides(Generic[P]):
 
 def split_column(split_by: str) -> str | None:
     """The column that a data set is split by; None if it is split by prompt or first message."""
-    return None if split_by in (PROMPT, FIRST_MESSAGE) else split_by
+    return None if split_by in (AUTO, PROMPT, FIRST_MESSAGE) else split_by
 
 
 def split_rows(
@@ -56,6 +61,8 @@ def split_rows(
     Raises InputError where a side would be empty, and for a column that no row has.
     """
     both = [*rows, *(given or ())]
+    if split_by == AUTO:
+        split_by = _most_apart(rows) if given is None else PROMPT
     keys = unit_keys(both, split_by, sets)
     own, others = keys[: len(rows)], keys[len(rows) :]
     notes: list[str] = []
@@ -72,7 +79,13 @@ def split_rows(
     if split_by != PROMPT:
         codes: dict[str, int] = {}
         units = {hash(row.prompt_key): codes.setdefault(key, len(codes)) for row, key in zip(both, keys, strict=True)}
-    return Sides(train, held_out, rejections, units, notes)
+    return Sides(train, held_out, rejections, split_by, units, notes)
+
+
+def _most_apart(rows: Sequence[Prompted]) -> str:
+    """first_message, or prompt where most rows have the same first message."""
+    counts = Counter(map(first_message, rows))
+    return PROMPT if 2 * max(counts.values(), default=0) > len(rows) else FIRST_MESSAGE
 
 
 def unit_keys(rows: Sequence[Prompted], split_by: str, sets: Iterable[DataSet] = ()) -> list[str]:
@@ -119,25 +132,32 @@ def _joined(prompts: Sequence[str], values: Sequence[str | None]) -> list[str]:
 
 
 def first_message(row: Prompted) -> str:
-    """The first message of a row's conversation, the same for those that differ in case and white space only."""
+    """A row's conversation up to its first question, the same for those that differ in case and white space only.
+
+    Of a conversation of one message it is the prompt's key.
+    """
     asked = row.conversation
-    if isinstance(asked, Conversation):
-        turns = asked.turns
-        turn = next((turn for turn in turns if turn.speaker == "user"), turns[0] if turns else None)
-        asked = turn.text if turn else row.prompt_key
-    return " ".join(asked.lower().split())
+    if not isinstance(asked, Conversation) or len(asked.turns) < 2:
+        return row.prompt_key
+    first = next((i for i, turn in enumerate(asked.turns) if turn.speaker == "user"), 0)
+    return prompt_key(replace(asked, turns=asked.turns[: first + 1]))
 
 
 def overlap_notes(train: Sequence[Prompted], held_out: Sequence[Prompted], split_by: str, noun: str) -> list[str]:
-    """A line on how many held-out rows share their first message with a training row; none without held-out rows."""
+    """A line on how many held-out rows share their first message with a training row; none without held-out rows.
+
+    Those that differ from one in punctuation alone are counted apart.
+    """
     if not held_out:
         return []
     known = {first_message(row) for row in train}
-    shared = sum(first_message(row) in known for row in held_out)
+    words = {WORDS_ONLY.sub("", message) for message in known}
+    others = [message for row in held_out if (message := first_message(row)) not in known]
+    shared, near = len(held_out) - len(others), sum(WORDS_ONLY.sub("", message) in words for message in others)
     unit = {PROMPT: "prompt", FIRST_MESSAGE: "first message"}.get(split_by, f"the column {one_line(split_by, 60)}")
     line = f"split by {unit}: {shared:,} of {len(held_out):,} held-out {noun} share their first message with a "
-    advice = "; --split_by first_message keeps them apart" if shared else ""
-    return [f"{line}training row{advice}"]
+    line += f"training row{f', and {near:,} but for punctuation' if near else ''}"
+    return [f"{line}{'; --split_by first_message keeps them apart' if shared else ''}"]
 
 
 def fitting_eval_size(eval_size: float, rows: int, noun: str) -> tuple[float, list[str]]:

@@ -172,7 +172,7 @@ class _Prepared:
         self.left_out = {"unused_rows": unused} if unused else {}
         self.rejections, self.fingerprint = list(rejections), fingerprint(chosen, held_out)
         self.sides = chosen, held_out
-        self.notes += [*sides.notes, *overlap_notes(chosen, held_out, settings.split_by, how.noun)]
+        self.notes += [*sides.notes, *overlap_notes(chosen, held_out, sides.split_by, how.noun)]
         self.notes += special_token_notes(tokenizer, (*chosen, *held_out))
 
     def _validated(self, sets: Mapping[str, DataSet], columns: ColumnConfig) -> tuple[list[Any], list[Rejection]]:

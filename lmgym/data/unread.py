@@ -17,7 +17,7 @@ SHORT_QUESTION = 60  # words, most of a question that may be about something tha
 PROSE = 6  # words, fewest of a passage
 SENTENCE = 3  # words, fewest of a sentence in a list or an object, whose other values may be names
 ROWS = 0.25  # share of the rows that must have one
-WORD = re.compile(r"[^\W\d_]{2,}")
+WORD = re.compile(r"[^\W\d_]{2,}(?:[-/.][^\W_]+)*")
 MOST_CHARACTERS = 2000  # of a value that are looked at
 
 

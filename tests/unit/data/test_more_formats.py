@@ -502,9 +502,9 @@ TWO_WAYS: list[tuple[Read, dict[str, Any], str]] = [
     (validate_chats, {"dialogue": ["a", "b"]}, "holds no conversations: found the columns dialogue; needed: messages"),
     (validate, {"prompt": "a", "response_a": "b", "response_b": "c"}, "holds no pairs: found the columns prompt, resp"),
     (validate, {**SHP, "labels": 2}, "labels: 2; needed: one of 1, 0"),
-    (validate, {**ARENA, "winner": "model_c"}, "winner: 'model_c'; needed: one of a, b, tie, model_a, model_b"),
-    (validate, {**ARENA, "winner": None}, "winner: None; needed: one of a, b, tie"),
-    (validate, {"instruction": "a", "output_1": "b", "output_2": "c", "preference": 1.5}, "preference: 1.5; needed: o"),
+    (validate, {**ARENA, "winner": "model_c"}, "winner: 'model_c', beside conversation_a, conversation_b"),
+    (validate, {**ARENA, "winner": None}, "winner: missing, beside conversation_a, conversation_b; needed"),
+    (validate, {"instruction": "a", "output_1": "b", "output_2": "c", "preference": 3}, "preference: 3;"),
     (validate, {"question": "a", "answer_0": "b", "answer_1": "c", "score_0": 1, "score_1": None}, "score_1: None; ne"),
     (validate, {**SUMMARIES, "choice": 2}, "choice: 2; needed: 0 or 1"),
     (validate, {**SUMMARIES, "summaries": [{"text": "a"}]}, "summaries: a list of 1 item; needed: two objects with a "),
@@ -530,11 +530,13 @@ TIES = [
 
 @pytest.mark.parametrize("row", TIES, ids=lambda row: " ".join(row))
 def test_a_tie_is_rejected_as_tied_and_is_a_prompt_all_the_same(row: dict[str, Any], tmp_path: Path) -> None:
-    for read in (validate, validate_chosen, validate_groups, thumbs.validate):
+    for read in (validate, validate_chosen, thumbs.validate):
         _, [rejection] = read(records(row))
-        assert rejection.reason == "with too many tied ranks"
-        assert rejection.found.startswith("all 2 replies tied")
+        assert (rejection.reason, rejection.found[:5]) == ("tied", "a tie")
         assert rejection.field in row
+    _, [rejection] = validate_groups(records(row))
+    assert (rejection.reason, rejection.found[:18]) == ("with too many tied ranks", "all 2 replies tied")
+    assert rejection.field in row
     [task], _ = prompts_of(tmp_path, row)
     assert task["prompt"] == talk("a")
 
@@ -542,7 +544,7 @@ def test_a_tie_is_rejected_as_tied_and_is_a_prompt_all_the_same(row: dict[str, A
 def test_a_tie_of_whole_conversations_is_rejected() -> None:
     for winner in ("tie", "tie (bothbad)", "both_bad"):
         found = refusal(validate, ARENA, {**ARENA, "winner": winner})
-        assert found == f"winner: {winner!r} is a tie; needed: a better one"
+        assert found == "winner: a tie; needed: one reply that is better than the other"
 
 
 @pytest.mark.parametrize(

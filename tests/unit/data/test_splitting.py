@@ -11,7 +11,7 @@ from lmgym.data.mixing import DataSet
 from lmgym.data.pairs import validate
 from lmgym.data.prompts import read_prompts
 from lmgym.data.records import read_records
-from lmgym.data.splitting import first_message, split_by_unit, unit_keys
+from lmgym.data.splitting import first_message, overlap_notes, split_by_unit, unit_keys
 from lmgym.data.task_data import TaskData
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
@@ -83,7 +83,7 @@ def test_no_conversation_and_no_person_is_on_both_sides(split_by, unit, said, sm
 
 
 def test_by_prompt_the_overlap_is_counted_and_said(small_models, tmp_path: Path) -> None:
-    data = prepared(write(tmp_path / "a.jsonl", rows()), small_models["gpt2"])
+    data = prepared(write(tmp_path / "a.jsonl", rows()), small_models["gpt2"], split_by="prompt")
     train, held_out = lines(data.train), lines(data.evaluation)
     shared = sum(row // TURNS in {other // TURNS for other in train} for row in held_out)
     assert shared > 10
@@ -169,4 +169,31 @@ def test_first_messages_are_compared_without_case_and_white_space(small_models, 
         tmp_path / "a.jsonl", [{"prompt": text, "chosen": "a", "rejected": "b"} for text in ("Hi  You", "hi\nyou", "x")]
     )
     pairs, _ = validate(read_records(str(path)))
-    assert [first_message(pair) for pair in pairs] == ["hi you", "hi you", "x"][: len(pairs)]
+    assert [first_message(pair) for pair in pairs] == ["user hi you", "user hi you", "user x"][: len(pairs)]
+
+
+def test_by_default_rows_are_split_by_first_message_and_by_prompt_where_most_begin_alike(
+    small_models, tmp_path: Path
+) -> None:
+    data = prepared(write(tmp_path / "a.jsonl", rows()), small_models["gpt2"])
+    assert split_line(data).startswith("split by first message: 0 of 18 held-out pairs share")
+    alike = [{"prompt": f"User: hi\nBot: yes?\nUser: tea {i}?", "chosen": "yes", "rejected": "no"} for i in range(30)]
+    data = prepared(write(tmp_path / "b.jsonl", alike), small_models["gpt2"])
+    assert split_line(data).startswith("split by prompt: ")
+
+
+def test_a_split_of_single_messages_by_default_is_that_by_prompt(small_models, tmp_path: Path) -> None:
+    single = [{"prompt": f"tea {i}?", "chosen": "yes", "rejected": "no"} for i in range(60)]
+    path = write(tmp_path / "a.jsonl", single)
+    held_out = [lines(prepared(path, small_models["gpt2"], split_by=way).evaluation) for way in ("auto", "prompt")]
+    assert held_out[0] == held_out[1]
+
+
+def test_held_out_questions_that_differ_from_trained_ones_in_punctuation_are_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": text, "chosen": "a", "rejected": "b"} for text in ("Tea, now?", "tea  now", "tea, no?", "x")]
+    pairs, _ = validate(read_records(str(write(tmp_path / "a.jsonl", rows))))
+    [line] = overlap_notes(pairs[:1], pairs[1:], "prompt", "pairs")
+    assert line == (
+        "split by prompt: 0 of 3 held-out pairs share their first message with a training row, and 1 but for "
+        "punctuation"
+    )

@@ -71,7 +71,7 @@ def test_rows_are_tokenised_once_and_found_again_as_they_were(made, tokenizer, t
     assert again["notes"] == [
         "a.jsonl: 21 rows; read: prompt (plain text), chosen (plain text), rejected (plain text); not read: id (20)",
         "warning: 5 held-out pairs are too few for an interval to rely on; give --eval_dataset or more rows",
-        "split by prompt: 0 of 5 held-out pairs share their first message with a training row",
+        "split by first message: 0 of 5 held-out pairs share their first message with a training row",
     ]
     assert again["counts"]["rejected_rows"] == 1
 

@@ -1,0 +1,269 @@
+"""Two replies of a row and the verdicts on them, as labelling tools and arenas export them, found by rules.
+
+Design decisions:
+- Two columns are the replies if their names differ in one mark alone: response_a and response_b, answer1 and answer2.
+- A verdict is a word that names one of both by its column or its mark ("Response A", "model_b", "left"), or a tie; in
+  a column that is called so (winner, preference, choice, ...), in one column a side (winner_model_a: 1), in a list of
+  several raters', or in Label Studio's annotations. Numbers name a side only by a mark that is a number.
+- Several verdicts are votes: the share of them is the row's `preference`, a tie half a vote for each.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmgym.config import VERDICT
+from lmgym.data.json_rows import parse_json
+from lmgym.data.rejections import NO_VALUE, OUT_OF_RANGE, WRONG_TURNS, WRONG_TYPE, RowError
+from lmgym.errors import listed, shown
+
+MARKS = (("a", "b"), ("0", "1"), ("1", "2"), ("left", "right"), ("first", "second"), ("one", "two"))
+PLACES = {word: place for marks in MARKS if not marks[0].isdigit() for place, word in enumerate(marks)}
+"""words that name a side whatever the columns are called"""
+TIES = {"tie", "tied", "ties", "equal", "equally", "same", "draw", "both", "neither", "none"}
+VERDICTS = {
+    "winner", "wins", "preference", "preferred", "prefers", "choice", "verdict", "comparison", "better", "best",
+    "vote", "votes", "selected", "rater", "annotator",
+}  # fmt: skip
+"""words in the names of columns of verdicts"""
+REPLIES = ("response", "answer", "output", "completion", "conversation", "reply", "generation", "summary", "text")
+STATUS = "status"
+NEEDED = "needed: a word that names one reply (A, left, response_1) or a tie; or --verdict_column and --first_wins"
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Two replies, and what was said of them."""
+
+    sides: tuple[str, str]
+    """columns of the replies, the first and the second"""
+    votes: tuple[float, ...]
+    """1: the first is better, 0: the second, .5: a tie"""
+    verdicts: tuple[str, ...]
+    """columns of the votes"""
+    replies: tuple[Any, Any]
+    asks: Fields
+    """the fields with the question"""
+
+    @property
+    def share(self) -> float:
+        """Of the votes, that of the first reply."""
+        return sum(self.votes) / len(self.votes)
+
+
+def side_of(value: Any, sides: Sequence[str]) -> float | None:
+    """1 if a word names the first of two columns, 0 the second, .5 for a tie; None if it says nothing of the kind."""
+    if isinstance(value, bool) or value is None:
+        return None
+    words = _words(str(value))
+    if isinstance(value, str) and TIES & {*words}:
+        return 0.5
+    names = [_words(side) for side in sides]
+    if words in names:
+        return 1.0 - names.index(words)
+    marks = {mark: place for place, mark in enumerate(_marks(sides))} | PLACES
+    found = {marks[word] for word in words if word in marks}
+    return 1.0 - found.pop() if len(found) == 1 else None
+
+
+FIRST, SECOND, TIE = "first", "second", "tie"
+
+
+def word_of(verdict: Any, first_wins: str) -> str:
+    """A verdict as FIRST, SECOND or TIE, where one is known by which the first reply is the better one."""
+    if _same(verdict, first_wins):
+        return FIRST
+    return TIE if TIES & {*_words(str(verdict))} else SECOND
+
+
+def is_missing(verdict: Any) -> bool:
+    """True of null, NaN and blanks."""
+    return verdict is None or verdict != verdict or (isinstance(verdict, str) and not verdict.strip())
+
+
+def _same(verdict: Any, given: str) -> bool:
+    if _number(verdict) is not None:  # 0 is 0.0
+        return _number(verdict) == _number(given)
+    return _words(str(verdict)) == _words(given) if _words(given) else str(verdict).strip() == given.strip()
+
+
+def judged(fields: Fields) -> Judged | None:
+    """The two replies of a row with their verdicts; None for a row of another kind.
+
+    Raises RowError for a verdict that names neither of both, and where there is none.
+    """
+    if (tool := _label_studio(fields)) is not None:
+        return tool
+    if (sides := _sides_of(fields)) is None:
+        return None
+    if (single := _one_a_side(fields, sides)) is not None:
+        return single
+    names = [VERDICT] if VERDICT in fields else [name for name in fields if _is_verdict(name, sides)]
+    values = {name: _items(fields[name]) for name in names}
+    if not names:
+        return None
+    votes, used = list[float](), list[str]()
+    for name, items in values.items():
+        places = [side_of(item, sides) for item in items]
+        if items and None not in places:
+            votes += [place for place in places if place is not None]
+            used.append(name)
+    if not votes:
+        given = next((name for name, items in values.items() if items), names[0])
+        kind = OUT_OF_RANGE if values[given] else NO_VALUE
+        found = shown(fields[given]) if values[given] else "missing"
+        raise RowError(given, f"{found}, beside {listed(sides)}; {NEEDED}", kind)
+    return Judged(sides, tuple(votes), tuple(used), _replies(fields, sides), _with_question(fields))
+
+
+def has_verdict(fields: Fields) -> bool:
+    """True for a row of two replies and a verdict."""
+    if _is_label_studio(fields):
+        return True
+    if (sides := _sides_of(fields)) is None:
+        return False
+    return (
+        VERDICT in fields or any(_is_verdict(name, sides) for name in fields) or _one_a_side(fields, sides) is not None
+    )
+
+
+def _sides_of(fields: Fields) -> tuple[str, str] | None:
+    """The columns of two replies, as flags name them or by the rule; None where there are none to be judged."""
+    given = [fields.get(name) not in (None, "") for name in ("chosen", "rejected")]
+    if VERDICT in fields and all(given):
+        return "chosen", "rejected"
+    return None if given[0] else _two_sides(fields)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+|\d+", text.lower())
+
+
+def _differing(one: list[str], other: list[str]) -> tuple[str, str] | None:
+    """The words in which two names differ, if they do in one alone."""
+    both = [(a, b) for a, b in zip(one, other, strict=False) if a != b]
+    return both[0] if len(one) == len(other) and len(both) == 1 else None
+
+
+def _marks(sides: Sequence[str]) -> Sequence[str]:
+    return _differing(*map(_words, sides)) or ()
+
+
+def _two_sides(fields: Fields) -> tuple[str, str] | None:
+    """The two columns of replies: those with a usual name, or else with the longest texts."""
+    words = {name: _words(name) for name, value in fields.items() if isinstance(name, str) and _is_reply(value)}
+    pairs = [(a, b) for a in words for b in words if a != b and _differing(words[a], words[b]) in MARKS]
+    if not pairs:
+        return None
+
+    def rank(pair: tuple[str, str]) -> tuple[bool, int]:
+        named = any(word.rstrip("s") in REPLIES for word in words[pair[0]])
+        return named, sum(len(str(fields[name])) for name in pair)
+
+    return max(pairs, key=rank)
+
+
+def _is_reply(value: Any) -> bool:
+    return isinstance(value, str | list) and bool(value)
+
+
+def _is_verdict(name: Any, sides: Sequence[str]) -> bool:
+    return isinstance(name, str) and name not in sides and bool(VERDICTS & {*_words(name)})
+
+
+def _items(value: Any) -> list[Any]:
+    """The verdicts of a cell: one, or a list of several raters', also as JSON."""
+    if isinstance(value, str) and value.strip().startswith("["):
+        value = parse_json(value.strip().replace("'", '"'), VERDICT)
+    items = value if isinstance(value, list) else [value]
+    return [item for item in items if not is_missing(item)]
+
+
+def _one_a_side(fields: Fields, sides: tuple[str, str]) -> Judged | None:
+    """Of rows with a column for each outcome that is 1 for the one that came about: winner_model_a, winner_tie."""
+    marks = _marks(sides)
+    found: dict[float, str] = {}
+    for name in fields:
+        words = _words(name) if isinstance(name, str) else []
+        if len(words) > 1 and VERDICTS & {*words[:-1]}:
+            place = 0.5 if words[-1] in TIES else 1.0 - list(marks).index(words[-1]) if words[-1] in marks else None
+            if place is not None and _number(fields[name]) in (0, 1):
+                found[place] = name
+    if not {1.0, 0.0} <= found.keys():
+        return None
+    won = [place for place, name in found.items() if _number(fields[name]) == 1]
+    if len(won) != 1:
+        values = listed(f"{name} {shown(fields[name])}" for name in found.values())
+        raise RowError(found[1.0], f"{values}; needed: 1 in one of them", OUT_OF_RANGE)
+    return Judged(sides, (won[0],), tuple(found.values()), _replies(fields, sides), _with_question(fields))
+
+
+def _number(value: Any) -> float | None:
+    """A number, also as the text of a CSV; None for anything else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _replies(fields: Fields, sides: Sequence[str]) -> tuple[Any, Any]:
+    """Both replies; a list of one text is the text."""
+    first, second = (_cell(fields[side], side) for side in sides)
+    return first, second
+
+
+def _with_question(fields: Fields) -> Fields:
+    """The fields with the question as a text, where it stands in a list as the replies do."""
+    return {**fields, "prompt": _cell(fields["prompt"], "prompt")} if "prompt" in fields else fields
+
+
+def _listed(value: Any) -> Any:
+    """A list of texts, also as JSON in a cell; anything else as it is."""
+    found = value
+    if isinstance(value, str) and value.startswith('["') and value.endswith("]"):
+        found = parse_json(value, "(row)")
+    is_texts = isinstance(found, list) and bool(found) and all(isinstance(one, str | None) for one in found)
+    return found if is_texts else value
+
+
+def _cell(value: Any, name: str) -> Any:
+    """The text of a cell that lists the texts of turns. Raises RowError for several turns, which a pair has not."""
+    found = _listed(value)
+    if not isinstance(found, list) or (found and isinstance(found[0], dict)):
+        return value
+    if len(found) > 1:
+        what = f"{len(found)} turns, which part from the other side's at the first"
+        raise RowError(name, f"{what}; needed: one reply a side to one conversation", WRONG_TURNS)
+    return found[0]
+
+
+def _is_label_studio(fields: Fields) -> bool:
+    return isinstance(fields.get("annotations"), list) and isinstance(fields.get("data"), dict)
+
+
+def _label_studio(fields: Fields) -> Judged | None:
+    """Of a task of Label Studio's: its data, and the selections in its annotations."""
+    if not _is_label_studio(fields):
+        return None
+    data = fields["data"]
+    if (sides := _two_sides(data)) is None:
+        found = f"no two replies among {listed(data)}; needed: such as answer1 and answer2"
+        raise RowError("data", found, WRONG_TYPE)
+    chosen = [
+        word
+        for annotation in fields["annotations"]
+        if isinstance(annotation, dict) and not annotation.get("was_cancelled")
+        for result in annotation.get("result") or ()
+        for value in (result.get("value") if isinstance(result, dict) else None,)
+        if isinstance(value, dict)
+        for word in _items(value.get("selected", value.get("choices")))
+    ]
+    votes = [side_of(word, sides) for word in chosen]
+    if not votes or None in votes:
+        found = shown(chosen[votes.index(None)]) if votes else "no selection"
+        raise RowError("annotations", f"{found}; {NEEDED}", OUT_OF_RANGE if votes else NO_VALUE)
+    return Judged(
+        sides, tuple(v for v in votes if v is not None), ("annotations",), _replies(data, sides), _with_question(data)
+    )
