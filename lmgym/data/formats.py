@@ -55,6 +55,8 @@ def _chat_column(fields: Fields) -> str | None:
     """The column of a conversation in another form than that of our `messages`."""
     messages = fields.get("messages")
     if not is_blank(messages):
+        if is_texts(messages):
+            return "messages"
         items = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
         return "messages" if any(str(one.get("from", one.get("role"))) in SPEAKERS for one in items) else None
     if not is_blank(fields.get("conversations")):
@@ -70,6 +72,8 @@ def _conversation(fields: Fields) -> Columns:
     items = parse_messages(given) if isinstance(given, str) else given  # a CSV holds JSON
     if not isinstance(items, list):
         raise RowError(name, f"{shown(given)}; needed: a list of messages", WRONG_TYPE)
+    if is_texts(items):  # by turns, as LIMA's
+        items = [message(("user", "assistant")[i % 2], text) for i, text in enumerate(items)]
     chat = [one for item in items for one in _messages(item, name)]
     mask = fields.get("mask")
     if isinstance(mask, str) and ROLES.get(mask.lower()) != "user":  # NeMo's: who is not learned

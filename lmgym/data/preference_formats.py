@@ -99,7 +99,7 @@ def _two(replies: Sequence[Any], sides: Sequence[str], verdict: Sequence[str], s
     if share == 0.5 and all(isinstance(reply, str) for reply in replies):
         fields |= {"replies": list(replies), "ranks": [1, 1]}
         names |= {"replies": sides[0], "ranks": verdict[0]}
-    return Columns(fields, names | ({} if share in (0, 1) else {"preference": verdict[0]}), tuple(verdict))
+    return Columns(fields, names | {"preference": verdict[0]}, tuple(verdict))
 
 
 def _judged(fields: Fields) -> Columns:

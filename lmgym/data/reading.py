@@ -84,6 +84,8 @@ class _Survey:
     """rows whose replies all begin with the text of the prompt"""
     notes: dict[str, None] = field(default_factory=dict)
     """how files were read, where it is not the usual way"""
+    truths: dict[str, set[str]] = field(default_factory=dict)
+    """of columns that are not read and hold true or false: which of both"""
     ignored: Counter = field(default_factory=Counter)
     """rows by column that a flag leaves unread"""
     flagged: set[str] = field(default_factory=set)
@@ -178,6 +180,8 @@ def _count(found: _Survey, named: Record, record: Record, wanted: Wanted) -> Non
                 found.labels.setdefault(name, LabelCounts()).add(value)
         else:
             found.unread[column] += 1
+            if str(value).lower() in ("true", "false"):
+                found.truths.setdefault(column, set()).add(str(value).lower())
     found.repeated += bool(_repeating(fields, reads))
     if len(found.looked) < SHOWN:
         texts = [as_text(fields.get(name)) for name in SIDES if name in reads]
@@ -330,10 +334,14 @@ def _line(found: _Survey, wanted: Wanted, forms: Mapping[tuple[str, Side], Form]
     """`pairs.jsonl: 100 rows; read: prompt (plain text), chosen (plain text); not read: id (100)`."""
     said = []
     words = {name: WORDS[form] for (name, _), form in forms.items()}
-    for column, name in dict.fromkeys(found.used):
-        form = words.get("chosen" if name == "rejected" else name)
-        other = f" as {name}" if name != column else ""
-        said.append(f"{one_line(column, 60)}{other}{f' ({form})' if form else ''}")
+    names: dict[str, dict[str, None]] = {}
+    for column, name in found.used:
+        names.setdefault(column, {})[name] = None
+    for column, ours in names.items():
+        forms_of = {words.get("chosen" if name == "rejected" else name) for name in ours}
+        other = " or ".join(name for name in ours if name != column)
+        form = " or ".join(sorted(filter(None, forms_of)))
+        said.append(f"{one_line(column, 60)}{other and f' as {other}'}{form and f' ({form})'}")
     line = "; ".join([f"{found.where}: {found.rows:,} rows", *found.notes])
     line += f"; read: {', '.join(said) or 'nothing'}"
     passed: list[str] = []
@@ -345,6 +353,9 @@ def _line(found: _Survey, wanted: Wanted, forms: Mapping[tuple[str, Side], Form]
     if _repeats(found):
         line += f"; taken off the head of replies: the prompt ({found.repeated:,} rows)"
     line += f"; not read: {listed(left)}" if left else ""
+    if set(LABELS) & {*wanted.reads(found.first[0].fields)} and not found.labels:
+        both = [one_line(column, 60) for column, values in found.truths.items() if len(values) == 2]
+        line += f"; if true says that a reply is good: --label_column {both[0]}" if both else ""
     ignored = [f"{one_line(column, 60)} ({count:,})" for column, count in found.ignored.items()]
     return f"{line}; ignored: {listed(ignored)}" if ignored else line
 

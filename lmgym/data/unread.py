@@ -16,6 +16,7 @@ from lmgym.text import Conversation
 SHORT_QUESTION = 60  # words, most of a question that may be about something that stands elsewhere
 PROSE = 6  # words, fewest of a passage
 SENTENCE = 3  # words, fewest of a sentence in a list or an object, whose other values may be names
+TOLD = 0.6  # of a text's words, with which it says what is read already
 ROWS = 0.25  # share of the rows that must have one
 WORD = re.compile(r"[^\W\d_]{2,}(?:[-/.][^\W_]+)*")
 MOST_CHARACTERS = 2000  # of a value that are looked at
@@ -113,7 +114,9 @@ def _is_prose(rows: Sequence[Looked], column: str) -> bool:
         text = as_text(row.columns[column])[:MOST_CHARACTERS]
         words.append(_words_of_prose(row.columns[column]))
         plain, others = _plain(text), [_plain(one) for one in (row.question, *row.read) if one]
-        own += not any(plain in other or other in plain for other in others)
+        told = {*WORD.findall(plain)} & {*WORD.findall(" ".join(others))}
+        is_told = len(told) > TOLD * len({*WORD.findall(plain)})  # another wording of what is read
+        own += not is_told and not any(plain in other or other in plain for other in others)
     return bool(np.median(words) >= PROSE and own > len(rows) / 2)
 
 

@@ -24,9 +24,11 @@ PLACES = {word: place for marks in MARKS if not marks[0].isdigit() for place, wo
 TIES = {"tie", "tied", "ties", "equal", "equally", "same", "draw", "both", "neither", "none"}
 VERDICTS = {
     "winner", "wins", "preference", "preferred", "prefers", "choice", "verdict", "comparison", "better", "best",
-    "vote", "votes", "selected", "rater", "annotator",
+    "vote", "votes", "selected", "judgement", "judgment",
 }  # fmt: skip
 """words in the names of columns of verdicts"""
+RATERS = {"rater", "annotator", "labeler", "labeller", "judge", "evaluator", "reviewer"}
+"""words in the names of columns of several raters' verdicts, which end in a number: rater_1, rater_2"""
 REPLIES = ("response", "answer", "output", "completion", "conversation", "reply", "generation", "summary", "text")
 STATUS = "status"
 NEEDED = "needed: a word that names one reply (A, left, response_1) or a tie; or --verdict_column and --first_wins"
@@ -53,11 +55,16 @@ class Judged:
         return sum(self.votes) / len(self.votes)
 
 
-def side_of(value: Any, sides: Sequence[str]) -> float | None:
-    """1 if a word names the first of two columns, 0 the second, .5 for a tie; None if it says nothing of the kind."""
+def side_of(value: Any, sides: Sequence[str], fields: Fields | None = None) -> float | None:
+    """1 if a word names the first of two columns, 0 the second, .5 for a tie; None if it says nothing of the kind.
+
+    `fields` are the row's: a verdict may name a side by another column with its mark, as by the name in model_a.
+    """
     if isinstance(value, bool) or value is None:
         return None
     words = _words(str(value))
+    if (place := _named(value, sides, fields or {})) is not None:
+        return place
     if isinstance(value, str) and TIES & {*words}:
         return 0.5
     names = [_words(side) for side in sides]
@@ -89,6 +96,23 @@ def _same(verdict: Any, given: str) -> bool:
     return _words(str(verdict)) == _words(given) if _words(given) else str(verdict).strip() == given.strip()
 
 
+def _named(value: Any, sides: Sequence[str], fields: Fields) -> float | None:
+    """The side in whose columns, other than the reply, stands this text alone; None if in none or in both."""
+    if not isinstance(value, str) or not value.strip():
+        return None
+    marks = tuple(_marks(sides))
+    names = {name: _words(name) for name in fields if isinstance(name, str) and name not in sides}
+    places = {
+        place
+        for one, words in names.items()
+        for other, others in names.items()
+        if one != other and _differing(words, others) == marks
+        for place, name in enumerate((one, other))
+        if fields[name] == value
+    }
+    return 1.0 - places.pop() if len(places) == 1 else None
+
+
 def judged(fields: Fields) -> Judged | None:
     """The two replies of a row with their verdicts; None for a row of another kind.
 
@@ -106,7 +130,7 @@ def judged(fields: Fields) -> Judged | None:
         return None
     votes, used = list[float](), list[str]()
     for name, items in values.items():
-        places = [side_of(item, sides) for item in items]
+        places = [side_of(item, sides, fields) for item in items]
         if items and None not in places:
             votes += [place for place in places if place is not None]
             used.append(name)
@@ -170,7 +194,10 @@ def _is_reply(value: Any) -> bool:
 
 
 def _is_verdict(name: Any, sides: Sequence[str]) -> bool:
-    return isinstance(name, str) and name not in sides and bool(VERDICTS & {*_words(name)})
+    if not isinstance(name, str) or name in sides:
+        return False
+    words = _words(name)
+    return bool(VERDICTS & {*words} or (len(words) > 1 and words[-1].isdigit() and RATERS & {*words}))
 
 
 def _items(value: Any) -> list[Any]:

@@ -1,10 +1,13 @@
 """Columns that nothing reads and that answers may need: passages and options, by what they hold."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lmgym.config import ColumnConfig
+from lmgym.data.mixing import read_sets
 from lmgym.data.records import Record
 from lmgym.data.unread import as_text, options_of
 from lmgym.errors import InputError
@@ -107,3 +110,44 @@ def test_structures_are_written_as_lines() -> None:
     assert options_of({"text": ["one", "two"], "label": ["A", "B"]}) == {"A": "one", "B": "two"}
     assert options_of(["one", "two"]) == {"0": "one", "1": "two"}
     assert options_of({"a": 1, "b": "x"}) == options_of(["one"]) == options_of("A, B") == {}
+
+
+def test_a_column_of_true_and_false_that_may_be_a_label_is_named(tmp_path: Path) -> None:
+    rows = [{"prompt": f"Add {i}.", "response": "Two.", "is_safe": i % 2 == 0, "toxic": False} for i in range(4)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+    validate_chats(*read_sets(str(path), "train", None, None).values(), notes=notes)
+    assert notes[0].endswith(
+        "not read: is_safe (4), toxic (4); if true says that a reply is good: --label_column is_safe"
+    )
+    columns = ColumnConfig(label_column="is_safe")
+    chats, _ = validate_chats(*read_sets(str(path), "train", None, None).values(), columns=columns, notes=notes)
+    assert len(chats) == 2
+    assert "--label_column" not in notes[1]
+
+
+def test_another_wording_of_the_question_is_no_passage(tmp_path: Path) -> None:
+    question = "Ann has two apples and buys {} more at the shop. How many apples does Ann have now?"
+    rows = [
+        {
+            "query": question.format(i),
+            "original_question": f"Ann buys {i} more apples at the shop and has two.",
+            "response": "4",
+        }
+        for i in range(4)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+    validate_chats(*read_sets(str(path), "train", None, None).values(), notes=notes)
+    assert "not read: original_question (4)" in notes[0]
+
+
+def test_texts_in_turn_are_a_conversation_that_a_user_begins(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"conversations": ["Hi", "Hello!", "Sure?", "Yes."]}) + "\n")
+    [chat], _ = validate_chats(*read_sets(str(path), "train", None, None).values())
+    assert [(turn.speaker, turn.text) for turn in chat.conversation.turns] == [
+        ("user", "Hi"), ("bot", "Hello!"), ("user", "Sure?"), ("bot", "Yes."),
+    ]  # fmt: skip

@@ -192,3 +192,20 @@ def test_the_disliked_side_of_a_pair_below_a_half_is_the_chosen_one(tmp_path: Pa
     path = tmp_path / "rows.jsonl"
     thumbs, _ = validate_thumbs(*read_sets(str(path), "train", None, None).values())
     assert {(one.reply, one.liked) for one in thumbs} == {("b", True), ("a", False)}
+
+
+def test_a_verdict_names_a_side_by_another_column_with_its_mark(tmp_path: Path) -> None:
+    models = {"model_a": "gpt-4", "model_b": "llama"}
+    pairs, rejections = read(
+        tmp_path,
+        *(row(i, **models, winner=winner) for i, winner in enumerate(("gpt-4", "llama", "tie"))),
+        row(4, model_a="x", model_b="x", winner="x"),  # which of both?
+    )
+    assert said(pairs) == [(f"{GOOD}0", f"{BAD}0", 1), (f"{BAD}1", f"{GOOD}1", 1), (f"{GOOD}2", f"{BAD}2", 0.5)]
+    assert [one.line for one in rejections] == [4]
+
+
+def test_who_judged_is_no_verdict(tmp_path: Path) -> None:
+    """As in Label Studio's JSON-MIN, where the annotator has a number, and in MT-bench's judgements."""
+    rows = [row(i, "answer1", "answer2", comparison="right", annotator=1, judge="expert_1") for i in range(2)]
+    assert said(read(tmp_path, *rows)[0]) == [(f"{BAD}{i}", f"{GOOD}{i}", 1.0) for i in range(2)]
