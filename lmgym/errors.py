@@ -14,7 +14,7 @@ from pathlib import Path
 NON_FINITE, COLLAPSED, REWARDS_FAILED, STALLED = 65, 68, 69, 70
 SERVER_FAILED = 69  # a service is not available, as of rewards
 FOLDER_IN_USE, STORAGE_FULL, INTERRUPTED = 73, 74, 75
-LONGEST_MESSAGE, LONGEST_PATH, LONGEST_LIST = 300, 160, 200
+LONGEST_MESSAGE, LONGEST_PATH, LONGEST_LIST = 1000, 160, 200
 """characters of an error as it is printed, and of a path and of a list of names in it"""
 
 

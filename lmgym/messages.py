@@ -30,8 +30,8 @@ MARKS = (
 SPOKEN = ROLES | dict.fromkeys(("instruction", "question", "q", "input"), "user")
 SPOKEN |= dict.fromkeys(("response", "answer", "a", "output"), "assistant")
 """roles by the names in marks"""
-MARK_WORDS = ("##", "Human:", "User:", "Assistant:", "Bot:", "ASSISTANT:", "assistant:", "AI:", "Answer:", "\nA:")
-"""one of these is in every transcript"""
+LINE = re.compile(r"(?:\A|\n)[A-Za-z]{1,9}:")
+"""what every transcript without ## has: a line that begins with a name, the longest of which is Assistant"""
 
 
 def from_messages(rows: Sequence[dict[str, Any]]) -> Conversation:
@@ -128,7 +128,7 @@ def find_marks(text: str) -> list[re.Match[str]]:
     """The marks of a transcript: of the kind that has both speakers, or that is first; else hh's or ours."""
     best: list[re.Match[str]] = []
     usual: list[re.Match[str]] = []
-    if not any(word in text for word in MARK_WORDS):  # most texts
+    if "##" not in text and (":" not in text or not LINE.search(text)):  # most texts
         return []
     for number, kind in enumerate(MARKS):
         marks = list(kind.finditer(text))

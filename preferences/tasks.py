@@ -50,7 +50,7 @@ class PreferenceTask:
         seed, how = config.optimizer.split_seed, self.preparation(config)
         data = prepare(config.data, config.columns, seed, tokenizer, how)
         if self.has_thumbs:
-            refuse_one_label(data.train)
+            refuse_one_label(data.train, data.tally.in_front)
         return data
 
     def preparation(self, config: PreferenceConfig) -> Preparation[Any]:
@@ -86,14 +86,14 @@ def count_liked(examples: Sequence[ThumbExample]) -> int:
     return sum(example.liked for example in examples)
 
 
-def refuse_one_label(examples: Sequence[ThumbExample]) -> None:
-    """Raises InputError if all replies to train on are liked, or none is."""
+def refuse_one_label(examples: Sequence[ThumbExample], rejected: str = "") -> None:
+    """Raises InputError if all replies to train on are liked, or none is; `rejected` says first which rows are out."""
     liked = count_liked(examples)
     if liked in (0, len(examples)):
         found = "liked" if liked else "disliked"
         raise InputError(
-            f"all {len(examples):,} replies to train on are {found}; needed: some of both, or KTO has nothing to "
-            f"compare{'; liked replies alone are learned by lmgym train sft chat' if liked else ''}"
+            f"{rejected}all {len(examples):,} replies to train on are {found}; needed: some of both, or KTO has "
+            f"nothing to compare{'; liked replies alone are learned by lmgym train sft chat' if liked else ''}"
         )
 
 

@@ -270,9 +270,8 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
     _refuse_verdicts(found, names)
     if not found.has_form:
         raise InputError(
-            f"{one_line(found.first[0].file)} holds no {wanted.noun}: found the columns {seen}; "
-            f"needed: {wanted.needed} (or name yours by --prompt_column and the like)"
-            f"{_unreadable(found)}{advice(found.first)}"
+            f"{one_line(found.first[0].file)} holds no {wanted.noun}: {_unreadable(found)}found the columns {seen}; "
+            f"needed: {wanted.needed} (or name yours by --prompt_column and the like){advice(found.first)}"
         )
     # a damaged row may leave unread what the others use; sorted, so that messages are the same each time
     unread = sorted(found.unread.keys() - {column for column, _ in found.used})
@@ -318,9 +317,8 @@ def _drop_topics(found: _Survey, wanted: Wanted, names: Names) -> frozenset[str]
 
 
 def _unreadable(found: _Survey) -> str:
-    """The count of records that could not be read, with reasons, to add to a message; empty if all could."""
-    faults = tally((r.fault.at(r.file, r.line) for r in found.first if r.fault), len(found.first))
-    return f"; {faults.line}; the first: {faults.first}" if faults.rejected else ""
+    """The count of records that could not be read, with reasons, to begin a message with; empty if all could."""
+    return tally((r.fault.at(r.file, r.line) for r in found.first if r.fault), len(found.first)).in_front
 
 
 def _form(key: tuple[str, Side], counts: FormCounts, columns: ColumnConfig, where: str) -> Form:

@@ -112,6 +112,11 @@ class Tally:
         return f"{self.total:,} of {self.rows:,} rows rejected{reasons}{not_needed}"
 
     @property
+    def in_front(self) -> str:
+        """`line` with the first rejection, to begin a message of what the others lack; empty if none is rejected."""
+        return f"{self.line}; the first: {self.first}; " if self.first else ""
+
+    @property
     def warning(self) -> str:
         """One line if too many rows are rejected, otherwise empty."""
         if not self.is_alarming:

@@ -77,13 +77,12 @@ class TaskData:
 def check_sides(data: TaskData, rows: int, ranks: int) -> TaskData:
     """The data unchanged. Raises InputError if a side is empty, or there are fewer training examples than ranks."""
     noun = data.noun.removesuffix("s")
-    first = f"; the first: {data.tally.first}" if data.tally.first else ""
     for name, side in (("training", data.train), ("evaluation", data.evaluation)):
         if not len(side):
-            raise InputError(
-                f"no {noun} is left for {name} of {rows} rows: {data.tally.line}{first}; check "
-                "those rows, --max_length and --eval_size"
-            )
+            kept = len(data.train) + len(data.evaluation)
+            needed = "needed: usable rows, or a longer --max_length" if not kept else "needed: another --eval_size"
+            more = " or more rows" if kept == 1 else ""
+            raise InputError(f"{data.tally.in_front}no {noun} of {rows:,} rows is left for {name}; {needed}{more}")
     if len(data.train) < ranks:
         raise InputError(
             f"{len(data.train)} training {noun}(s) for {ranks} ranks leaves ranks without data; use fewer ranks"

@@ -19,7 +19,7 @@ Form = Literal["text", "transcript", "messages", "rendered", "damaged"]
 Side = Literal["prompt", "reply", "chat"]
 """what a column holds: what is answered, an answer, or both"""
 FEW = 0.05  # of a column's texts, which may look like another form than the others; of ENOUGH texts one
-ENOUGH = 8
+ENOUGH = 3
 WORDS: dict[str, str] = {
     "text": "plain text",
     "transcript": "transcripts",
@@ -162,6 +162,8 @@ def read_as(form: Form, text: str, side: Side, column: str, forced: bool = False
     Raises RowError for a text of another form, unless the form is `forced` by a flag: then it is plain text.
     """
     if form == "text":
+        if not forced and text.lstrip()[:1] in ("[", "{", "a") and form_of(text, side)[0] in ("messages", "damaged"):
+            raise RowError(column, f"messages in a column of {WORDS[form]}: {shown(text)}", WRONG_TYPE)
         return text
     own, maybe = form_of(text, side)
     if form == "messages" and own == "messages":

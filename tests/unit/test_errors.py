@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.errors import bounded, found_from, listed, one_line, shown, shown_path
+from lmgym.errors import LONGEST_MESSAGE, bounded, found_from, listed, one_line, shown, shown_path
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_list_of_names_is_as_long_as_a_message_can_hold():
 def test_a_message_keeps_what_was_found_and_how_to_fix_it():
     assert bounded("x is 1; needed: 2") == "x is 1; needed: 2"
     message = bounded(f"error: x is 1: {'y' * 5000}; needed: 2")
-    assert len(message) == 300
+    assert len(message) == LONGEST_MESSAGE
     assert message.startswith("error: x is 1: yyy")
     assert message.endswith("yyy; needed: 2")
 

@@ -104,7 +104,11 @@ def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> Non
             '["a", "b"]',
             r"rejected: 2 not an object; the first: .*line 1, \(row\): 'a'; needed: an object",
         ),
-        ("mixed.jsonl", "{'prompt': 'a'}\n{\"answer\": 1}\n", r"columns answer; needed: .*rejected: 1 .*not JSON"),
+        (
+            "mixed.jsonl",
+            "{'prompt': 'a'}\n{\"answer\": 1}\n",
+            r"holds no prompts: 1 of 2 rows rejected: 1 not JSON; the first: .*; found the columns answer; needed: ",
+        ),
         (
             "empty.jsonl",
             '{"prompt": ""}\n{"prompt": 3}\n',

@@ -50,6 +50,27 @@ def test_replies_of_one_label_teach_kto_nothing(
     assert ("lmgym train sft chat" in said) is label
 
 
+def test_where_one_label_is_left_the_rejected_rows_and_their_reasons_stand_first(
+    config: PreferenceConfig, tmp_path: Path
+) -> None:
+    rows = [{"prompt": f"tea {i}?", "completion": "yes", "label": True} for i in range(9)]
+    rows += [{"prompt": f"tea {i}?", "completion": " ", "label": False} for i in range(9, 21)]
+    one = replace(config.data, dataset=write(tmp_path / "one.jsonl", rows))
+    said = refusal(replace(config, loss=LossConfig("kto"), data=one))
+    assert said.startswith("12 of 21 rows rejected: 12 without a reply (field completion); the first: ")
+    assert "; all 5 replies to train on are liked; needed: some of both" in said
+
+
+def test_a_set_of_which_nothing_is_left_says_what_its_rows_lack_and_one_that_is_too_small_its_size(
+    config: PreferenceConfig, tmp_path: Path
+) -> None:
+    rows = [{"prompt": f"tea {i}?", "chosen": "a " * 400, "rejected": "b"} for i in range(10)]
+    data = replace(config.data, dataset=write(tmp_path / "long.jsonl", rows))
+    said = refusal(replace(config, data=data))
+    assert said.startswith("10 of 10 rows rejected: 10 too long (field chosen); the first: ")
+    assert "no pair of 10 rows is left for training; needed: usable rows, or a longer --max_length" in said
+
+
 def test_pairs_of_identical_sides_are_counted_and_nothing_else_is_refused(
     config: PreferenceConfig, tmp_path: Path, capsys
 ) -> None:
