@@ -278,10 +278,11 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
     needed = [] if wanted.others_go_to else needed_columns(found.looked, unread, BELOW)
     if needed and PASSAGE not in names.given:
         first, column = needed[0], one_line(needed[0].column, 60)
+        all_of_them = ",".join(one_line(one.column, 60) for one in needed)
         raise InputError(
             f"{found.where}: nothing reads the column {column} ({found.unread[first.column]:,} rows, line "
             f"{first.line}: {shown(first.text, 60)}), {first.what} that the answer may need; needed: --context_column "
-            f"{column}, which puts it below the prompt, or --ignore_columns {','.join(one.column for one in needed)}"
+            f"{column}, which puts it below the prompt, or --ignore_columns {all_of_them}"
         )
 
 

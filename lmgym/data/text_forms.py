@@ -18,8 +18,8 @@ from lmgym.messages import find_marks, from_transcript, speaker_of
 Form = Literal["text", "transcript", "messages", "rendered", "damaged"]
 Side = Literal["prompt", "reply", "chat"]
 """what a column holds: what is answered, an answer, or both"""
-FEW = 0.05  # of a column's texts, which may look like another form than the others; of ENOUGH texts one
-ENOUGH = 3
+FEW = 0.05  # of a column's texts, which may look like another form than the others; two, if at most a QUARTER
+QUARTER = 0.25
 WORDS: dict[str, str] = {
     "text": "plain text",
     "transcript": "transcripts",
@@ -128,7 +128,7 @@ class FormCounts:
         others = total - count
         if form == "transcript" and others == self.maybe == self.texts["text"]:
             others = 0
-        if others > max(FEW * total, float(total >= ENOUGH)):
+        if others > max(FEW * total, min(2.0, QUARTER * total)):
             raise InputError(f"{where}: {self._mixture(column, flag)}")
         if form == "damaged":
             line, text = self.examples["damaged"]

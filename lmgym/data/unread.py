@@ -84,7 +84,7 @@ def needed_columns(rows: Sequence[Looked], unread: Iterable[str], of_prompts: Co
     for column in unread:
         filled = [row for row in short if isinstance(row.columns.get(column), str | list | dict)]
         filled = [row for row in filled if row.columns[column]]
-        if not filled or len(filled) < ROWS * len(rows):
+        if not filled or len(filled) < max(ROWS * len(rows), min(2, len(rows))):  # one row is no set
             continue
         if _are_options(filled, column):
             what = "options"

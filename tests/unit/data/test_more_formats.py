@@ -912,13 +912,13 @@ def test_a_mixture_of_forms_is_refused_with_an_example_of_each_and_flags_overrul
 
 def test_mixed_replies_are_refused_and_reply_format_overrules_them() -> None:
     cell = json.dumps([bot("a")])
-    rows = [{"prompt": f"q {i}", "chosen": cell if i % 2 else "a", "rejected": "b"} for i in range(4)]
-    mixed = r"column chosen mixes plain text \(6, line 1: '[ab]'\) and JSON of messages \(2, line 2: '.*--reply_format"
+    rows = [{"prompt": f"q {i}", "chosen": cell if i % 2 else "a", "rejected": "b"} for i in range(8)]
+    mixed = r"column chosen mixes plain text \(12, line 1: '[ab]'\) and JSON of messages \(4, line 2: '.*--reply_format"
     assert re.search(mixed, refusal(validate, *rows))
     pairs, _ = validate(records(*rows), columns=ColumnConfig(reply_format="messages"))
-    assert [pair.chosen for pair in pairs] == ["a"] * 4
+    assert [pair.chosen for pair in pairs] == ["a"] * 8
     pairs, _ = validate(records(*rows), columns=ColumnConfig(reply_format="text"))
-    assert [pair.chosen for pair in pairs] == ["a", cell] * 2
+    assert [pair.chosen for pair in pairs] == ["a", cell] * 4
 
 
 def test_a_flag_overrules_what_one_form_looks_like() -> None:
@@ -1172,3 +1172,18 @@ def test_real_questions_of_gsm8k_are_prompts_and_their_reply_is_named_by_a_flag(
     assert [chat.conversation for chat in validate_chats(records(*original))[0]] == [
         chat.conversation for chat in chats
     ]
+
+
+def test_a_few_messages_among_plain_texts_are_rejected_and_never_learned_as_text() -> None:
+    for cell in (json.dumps([bot("a")]), '[{"role": "assistant", "content": "a'):
+        rows = [{"prompt": f"q {i}", "completion": cell if i == 5 else "a"} for i in range(30)]
+        chats, [rejection] = validate_chats(records(*rows))
+        assert len(chats) == 29
+        assert rejection.found.startswith("messages in a column of plain text: '[{")
+
+
+@pytest.mark.parametrize("name", ["BOT", "Bot", "bot", "ASSISTANT", "Ai"])
+def test_the_marks_of_a_transcript_are_read_in_any_capitals(name: str) -> None:
+    user = "USER" if name.isupper() else "User"
+    rows = [{"text": f"{user}: question {i}\n{name}: yes {i}"} for i in range(3)]
+    assert validate_chats(records(*rows))[0][0].conversation == talk("question 0", "yes 0")
