@@ -1,4 +1,4 @@
-"""How many units a test needs, and what a test of so many can find."""
+"""The units that a test needs, and the changes that a test of so many can find."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a function of a test returns on each of two ranks, which are forks joined by gloo."""
+"""The results of a test's function on two ranks, which are forks joined by gloo."""
 
 import json
 import runpy

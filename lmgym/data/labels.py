@@ -4,6 +4,7 @@ A column of labels is judged from all its values: one that holds no word of the 
 say), and one that mixes both is refused, since nobody can say what the others mean.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,10 @@ from lmgym.errors import InputError, listed, shown
 
 LABELS = ("label", "kto_tag", "accepted")
 """our names of columns that say whether a reply was liked; --label_column names another one"""
-LIKED = "true yes y 1 +1 like liked up thumbsup upvote good positive accept accepted chosen desirable 👍 👍️"
+LIKED = "true yes y 1 like liked up thumbsup upvote good positive accept accepted chosen desirable 👍 👍️"
 DISLIKED = "false no n 0 -1 dislike disliked down thumbsdown downvote bad negative reject rejected undesirable 👎 👎️"
+WITHIN = re.compile(r"(?<=\w)[-_\s]+(?=\w)")  # thumbs_up
+NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 TABLE = dict.fromkeys(LIKED.split(), True) | dict.fromkeys(DISLIKED.split(), False)
 NEEDED = "needed: true or false, 1 or 0 (or -1), yes or no, up or down"
 MOST_KINDS = 50  # of values that are counted apart
@@ -24,16 +27,17 @@ FEW = 0.05  # of a column's labels, which may be something else: their rows are 
 
 def liked(value: Any) -> bool | None:
     """True or False for a label in any writing, such as 1, 0.0, "No", -1 or "thumbs_up"; None for all else."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        return True if value == 1 else False if value in (0, -1) else None
-    if not isinstance(value, str):
-        return None
-    word = value.strip().lower()
-    if word.endswith((".0", ".00")):  # a data frame's number
-        word = word.partition(".")[0]
-    return TABLE.get("".join(word.replace("_", " ").replace("-", " ", word.find("-") > 0).split()))
+    return TABLE.get(_word_of(value))
+
+
+def _word_of(value: Any) -> str:
+    """A label in the writing of TABLE: "1" for 1.0 and "1.00", "thumbsup" for "Thumbs_up"."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return str(value).lower() if isinstance(value, bool) else ""
+    word = str(value).strip().lower()
+    if NUMBER.fullmatch(word):
+        return f"{float(word) + 0.0:g}"  # -0.0 is 0
+    return WITHIN.sub("", word)
 
 
 @dataclass
@@ -57,9 +61,9 @@ class LabelCounts:
             return
         self.known += 1
         if not found:
-            text = str(value).strip()
-            self.minus += text.startswith("-1")
-            self.zero += text in ("0", "0.0")
+            word = _word_of(value)
+            self.minus += word == "-1"
+            self.zero += word == "0"
 
     def refuse_unclear(self, where: str, column: str) -> None:
         """Raises InputError for a column whose values have no one meaning."""

@@ -22,7 +22,7 @@ from lmgym.data.records import Record
 from lmgym.data.rejections import MEDIA, RowError, tally
 from lmgym.data.text_forms import WORDS, Form, FormCounts, Side, read_as
 from lmgym.data.unread import Looked, as_text, needed_columns
-from lmgym.data.verdicts import FIRST, SECOND, is_missing
+from lmgym.data.verdicts import is_missing, refuse_unclear
 from lmgym.errors import InputError, listed, one_line, shown
 from lmgym.messages import MESSAGE_KEYS
 from lmgym.text import ROLES
@@ -109,10 +109,12 @@ def interpret(
     `sets` are iterated twice. Raises InputError, before the first row is yielded, for a set without rows, one in which
     no row has all columns of a form, a mixture of forms, and flags of columns that no row has.
     """
-    read = []
+    surveyed, read = [], []
     for number, rows in enumerate(sets):
         names = _with_usual_names(Names.of(columns, number, len(sets)), rows, wanted)
-        survey = _survey(rows, names, wanted, one_line(getattr(rows, "name", "the dataset")))
+        surveyed.append((rows, names, _survey(rows, names, wanted, one_line(getattr(rows, "name", "the dataset")))))
+    _refuse_ignored(columns.ignored, [survey for _, _, survey in surveyed])
+    for rows, names, survey in surveyed:
         _refuse(survey, wanted, names)
         names = replace(names, dropped=names.dropped | _drop_topics(survey, wanted, names))
         if not wanted.others_go_to:
@@ -256,6 +258,15 @@ def _counts(found: _Survey, name: str, fields: Mapping[str, Any]) -> FormCounts:
     return found.forms.setdefault(key, FormCounts(key[1]))
 
 
+def _refuse_ignored(names: Collection[str], surveys: Sequence[_Survey]) -> None:
+    """Raises InputError for a column that is to stay unread and that no data set has."""
+    where = surveys[0].where if len(surveys) == 1 else "no data set"
+    for column in {*names}.difference(*(survey.ignored for survey in surveys)):
+        seen = listed(sorted(set[str]().union(*(survey.columns for survey in surveys))))
+        has = "has no" if len(surveys) == 1 else "has a"
+        raise InputError(f"{where} {has} column {shown(column)} (--ignore_columns); found: {seen}")
+
+
 def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
     """Raises InputError for a data set that cannot be read."""
     if not found.rows:
@@ -264,10 +275,9 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
     for name, column in names.given.items():
         if name not in found.flagged and column != NONE:
             raise InputError(f"{found.where} has no column {shown(column)}; found: {seen}")
-    for column in names.dropped - found.ignored.keys():
-        raise InputError(f"{found.where} has no column {shown(column)} (--ignore_columns); found: {seen}")
     refuse_stepwise(found.first)
-    _refuse_verdicts(found, names)
+    if found.verdicts:
+        refuse_unclear(found.verdicts, found.where, names.given[VERDICT], names.first_wins or "")
     if not found.has_form:
         raise InputError(
             f"{one_line(found.first[0].file)} holds no {wanted.noun}: {_unreadable(found)}found the columns {seen}; "
@@ -283,17 +293,6 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
             f"{found.where}: nothing reads the column {column} ({found.unread[first.column]:,} rows, line "
             f"{first.line}: {shown(first.text, 60)}), {first.what} that the answer may need; needed: --context_column "
             f"{column}, which puts it below the prompt, or --ignore_columns {all_of_them}"
-        )
-
-
-def _refuse_verdicts(found: _Survey, names: Names) -> None:
-    """Raises InputError where --first_wins leaves open what a verdict says."""
-    kinds = {word: sorted(value for one, value in found.verdicts if one == word) for word in (FIRST, SECOND)}
-    if found.verdicts and (len(kinds[SECOND]) > 1 or not kinds[FIRST]):
-        values = listed(f"{value} ({count:,} rows)" for (_, value), count in sorted(found.verdicts.items()))
-        raise InputError(
-            f"{found.where}: --verdict_column {names.given[VERDICT]} holds {values}; needed: --first_wins "
-            f"{shown(names.first_wins)}, one other verdict and ties; leave out rows with others, or spell them alike"
         )
 
 

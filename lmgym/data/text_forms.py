@@ -32,7 +32,7 @@ RENDERED = re.compile(
     r"(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|(?:user|system|assistant)\|>|<｜(?:User|Assistant)｜>)"
 )
 STRUCTURED = re.compile(r"""\s*(?:array\()?\[?\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
-"""the beginning of messages, whoever wrote them"""
+"""the beginning of messages, in any notation"""
 
 
 def form_of(text: str, side: Side) -> tuple[Form, bool]:

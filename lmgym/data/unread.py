@@ -1,4 +1,4 @@
-"""What an answer may need in columns that nothing reads, judged by what they hold and not by their names.
+"""Columns that nothing reads and that an answer may need, judged by their values and not by their names.
 
 A row's question may be about a passage (prose beside a question of at most a few sentences), or about options of which
 the answer is one. A set with such a column is not learned without it, unless the user says so.
@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from lmgym.text import Conversation
 
 SHORT_QUESTION = 60  # words, most of a question that may be about something that stands elsewhere
 PROSE = 6  # words, fewest of a passage
@@ -50,8 +48,6 @@ def as_text(value: Any) -> str:
     """A passage or options in any structure as lines of text: items of a list, `key: value` of an object."""
     if isinstance(value, str):
         return value
-    if isinstance(value, Conversation):
-        return "\n".join(turn.text for turn in value.turns)
     if isinstance(value, Mapping):
         lines = ((str(key), as_text(item)) for key, item in value.items())
         return "\n".join(f"{key}: {text}" for key, text in lines if text)

@@ -16,7 +16,7 @@ from typing import Any
 from lmgym.config import VERDICT
 from lmgym.data.json_rows import parse_json
 from lmgym.data.rejections import NO_VALUE, OUT_OF_RANGE, WRONG_TURNS, WRONG_TYPE, RowError
-from lmgym.errors import listed, shown
+from lmgym.errors import InputError, listed, shown
 
 MARKS = (("a", "b"), ("0", "1"), ("1", "2"), ("left", "right"), ("first", "second"), ("one", "two"))
 PLACES = {word: place for marks in MARKS if not marks[0].isdigit() for place, word in enumerate(marks)}
@@ -88,6 +88,17 @@ def word_of(verdict: Any, first_wins: str) -> str:
 def is_missing(verdict: Any) -> bool:
     """True of null, NaN and blanks."""
     return verdict is None or verdict != verdict or (isinstance(verdict, str) and not verdict.strip())
+
+
+def refuse_unclear(verdicts: Mapping[tuple[str, str], int], where: str, column: str, first_wins: str) -> None:
+    """Raises InputError where `first_wins` leaves open what a verdict says; `verdicts` are rows by (word, value)."""
+    kinds = {word: [value for one, value in verdicts if one == word] for word in (FIRST, SECOND)}
+    if len(kinds[SECOND]) > 1 or not kinds[FIRST]:
+        values = listed(f"{value} ({count:,} rows)" for (_, value), count in sorted(verdicts.items()))
+        raise InputError(
+            f"{where}: --verdict_column {column} holds {values}; needed: --first_wins {shown(first_wins)}, one other "
+            "verdict and ties; leave out rows with others, or spell them alike"
+        )
 
 
 def _same(verdict: Any, given: str) -> bool:

@@ -151,3 +151,16 @@ def test_texts_in_turn_are_a_conversation_that_a_user_begins(tmp_path: Path) -> 
     assert [(turn.speaker, turn.text) for turn in chat.conversation.turns] == [
         ("user", "Hi"), ("bot", "Hello!"), ("user", "Sure?"), ("bot", "Yes."),
     ]  # fmt: skip
+
+
+def test_an_ignored_column_need_not_be_in_every_data_set(tmp_path: Path) -> None:
+    sets = []
+    for number, more in enumerate(({"body": "Ann has one nut, and she gets one more nut."}, {})):
+        rows = [{"prompt": f"How many, {number} {i}?", "response": "Two."} | more for i in range(3)]
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        sets += read_sets(str(path), "train", None, None).values()
+    chats, _ = validate_chats(*sets, columns=ColumnConfig(ignore_columns="body"))
+    assert len(chats) == 6
+    with pytest.raises(InputError, match=r"^no data set has a column 'boddy' \(--ignore_columns\); found: body, "):
+        validate_chats(*sets, columns=ColumnConfig(ignore_columns="boddy"))
