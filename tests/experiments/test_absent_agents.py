@@ -9,6 +9,7 @@ SCRIPT = ROOT / "tests/experiments/absent_agents_script.py"
 SAME = ("reward/mean", "rollout/absent_agents", "rollout/trained_tokens", "loss/policy", "kl/reference")
 
 
+@pytest.mark.slow  # two launches, of ranks without work, which few changes touch
 @pytest.mark.parametrize("method", ["ppo", "grpo"])
 def test_a_rank_whose_games_asked_no_trained_agent_learns_with_the_others(
     method: str, talkative_models: dict[str, Path], tmp_path: Path

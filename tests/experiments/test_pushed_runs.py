@@ -60,6 +60,7 @@ def assert_nothing_private(hub: Hub, name: str, tmp_path: Path) -> None:
             assert b"pytest" not in data, path
 
 
+@pytest.mark.slow  # a push by itself is tested beside it, and few changes touch both
 def test_a_scorer_is_pushed_as_it_trains_and_scored_by_its_name_on_the_hub(
     go: Go, hub: Hub, environment: dict[str, str], few_pairs: Path, tmp_path: Path
 ) -> None:

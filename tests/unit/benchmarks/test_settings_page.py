@@ -25,6 +25,7 @@ def test_a_size_between_two_that_were_measured_lies_between_them() -> None:
     assert all(small[part] < middle[part] < large[part] for part in small)
 
 
+@pytest.mark.slow  # a benchmark's page
 @pytest.mark.parametrize("way", ["LoRA 16, one GPU", "all weights, 8 GPUs, ZeRO 3"])
 def test_the_memory_is_that_of_lmgym_estimate(way: str) -> None:
     flags, ranks = settings_page.WAYS[way]

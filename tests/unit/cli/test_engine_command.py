@@ -35,6 +35,7 @@ def test_setup_says_what_it_takes_and_installs_nothing_unless_it_is_told_to(tmp_
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow  # makes virtual environments; few changes touch it
 def test_a_setup_that_fails_leaves_a_folder_that_is_not_used_and_goes_on_next_time(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     for _ in range(2):

@@ -89,6 +89,7 @@ def planted() -> float:
     return 0.08 * 0.05 / (second / first - 1)
 
 
+@pytest.mark.slow  # a simulation of power, for statistics that few changes touch
 @pytest.mark.parametrize("paired", [False, True])
 def test_a_planted_change_of_5_percent_is_found_with_the_users_that_a_pilot_asks_for(paired: bool) -> None:
     pilot = [figures(wordless(np.arange(2000), mean, noise, 3))[LENGTH] for noise, mean in enumerate((0.0, planted()))]

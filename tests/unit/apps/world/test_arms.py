@@ -109,6 +109,7 @@ def test_a_folder_without_a_model_is_the_same_error_in_every_process(tmp_path: P
     assert str(tmp_path) in output[0]
 
 
+@pytest.mark.slow  # processes of an A/B test, which few changes touch
 def test_a_killed_process_is_reported_with_a_fix() -> None:
     before = {child.pid for child in multiprocessing.active_children()}
 
