@@ -80,7 +80,7 @@ class RowsConfig:
     """without eval_dataset: a share below 1, or a number of rows"""
     split_by: str = "auto"
     """what is never on both sides: prompt; first_message, a conversation with all its turns; or a column's value. auto:
-    first_message; prompt where most rows begin alike, or beside eval_dataset. Logs are split by user"""
+    first_message; prompt where many rows begin alike, or beside eval_dataset. Logs are split by user"""
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None

@@ -1,7 +1,7 @@
 """Rows split so that no unit is on both sides: a prompt, a conversation, or the value of a column.
 
 Each turn of a conversation can be a prompt of its own. Split by prompt, a held-out turn may belong to a conversation
-whose other turns are trained on; split by first message, as it is unless most rows begin alike, it does not.
+whose other turns are trained on; split by first message, as it is unless many rows begin alike, it does not.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from lmgym.text import Conversation
 AUTO, PROMPT, FIRST_MESSAGE = "auto", "prompt", "first_message"
 """values of --split_by; any other is a column"""
 
+FEW_TURNS = 8  # rows that may be one conversation's in a set of any size
 WORDS_ONLY = re.compile(r"[\W_]+")
 
 
@@ -83,9 +84,9 @@ def split_rows(
 
 
 def _most_apart(rows: Sequence[Prompted]) -> str:
-    """first_message, or prompt where most rows have the same first message."""
-    counts = Counter(map(first_message, rows))
-    return PROMPT if 2 * max(counts.values(), default=0) > len(rows) else FIRST_MESSAGE
+    """first_message, or prompt where many rows begin alike, as with a greeting: they are no one conversation."""
+    most = max(Counter(map(first_message, rows)).values(), default=0)
+    return FIRST_MESSAGE if most <= max(len(rows) // 10, FEW_TURNS) and 2 * most <= len(rows) else PROMPT
 
 
 def unit_keys(rows: Sequence[Prompted], split_by: str, sets: Iterable[DataSet] = ()) -> list[str]:

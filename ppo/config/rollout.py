@@ -30,9 +30,8 @@ class RolloutConfig:
     """prompts to evaluate on; None: a part of the prompts"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = UpTo(64)
     """without eval_prompts: a share below 1, or a number of prompts; unless it is set, at most a tenth of them"""
-    split_by: str = "auto"
-    """what is never on both sides: prompt; first_message, a conversation with all its turns; or a column's value; auto:
-    first_message, or prompt where most begin alike"""
+    split_by: str = "prompt"
+    """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
     num_rollouts: Annotated[int, Range(1, MOST_TOGETHER)] = 128
     """episodes per iteration, over all ranks"""
     num_generations: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None

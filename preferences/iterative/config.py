@@ -29,9 +29,8 @@ class PromptConfig:
     """prompts to evaluate on; None: a part of `prompts`"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = UpTo(128)
     """without eval_prompts: a share below 1, or a number of prompts; unless it is set, at most a tenth of them"""
-    split_by: str = "auto"
-    """what is never on both sides: prompt; first_message, a conversation with all its turns; or a column's value; auto:
-    first_message, or prompt where most begin alike"""
+    split_by: str = "prompt"
+    """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
     """tokens of a prompt with its reply; longer prompts lose their oldest turns"""
 
