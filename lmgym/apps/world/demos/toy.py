@@ -87,6 +87,7 @@ def _steps(folder: Path, seed: int, rows: int, steps: int, updates: int, users: 
             *deepspeed("chat"), "--model", folder / "untrained", "--dataset", world / "sft.parquet", *common,
             *("--eval_size", 200, "--global_batch", 16, "--micro_batch", 8, "--learning_rate", "3e-3"),
             *("--weight_decay", 0.1, "--epochs", 3, "--sample_prompts", 4, "--output", policy),
+            *("--split_by", "prompt"),  # users who begin alike are not one conversation
         ),
         step(
             "model for the scorer", model / "config.json",
