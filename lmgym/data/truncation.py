@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from lmgym.data.rejections import TOO_LONG, UNFIT, Rejection
 from lmgym.data.tokenization import NO_PROMPT_PREFIX, ChatIds, Endings, tokenize
+from lmgym.templates import once_a_template
 from lmgym.text import ROLES, Conversation, Replies, Reply, Turn, share_prefix, words_of
 from lmgym.turn_ends import turn_ends
 
@@ -49,7 +50,8 @@ class Truncated:
     dropped_turns: int = 0
     """oldest turns that were left out"""
     shortened: int = 0
-    """tokens that the last turn (and with `cut_replies` a reply) lost at its beginning"""
+    """tokens that the last turn (and with `cut_replies` a reply) lost at its beginning; of a text that is many times
+    too long, those of its end alone"""
 
     @property
     def ids(self) -> list[list[int]]:
@@ -72,7 +74,9 @@ def truncate(
     conversation, and unless `may_lose_text` if the template changes a reply. `as_sampled`: see `tokenize`.
     """
     given: list[Endings] = [(None,)] * len(conversations) if replies is None else [tuple(group) for group in replies]
-    searches = [_Search(c, endings, max_length) for c, endings in zip(conversations, given, strict=True)]
+    bound = max_length * longest_token(tokenizer)
+    bounded = [_bounded(conversation, bound) for conversation in conversations]
+    searches = [_Search(c, endings, max_length) for c, endings in zip(bounded, given, strict=True)]
     may_lose_text = may_lose_text or cut_replies
     while pending := [search for search in searches if not search.done]:
         chats = [(search.candidate, search.endings) for search in pending]
@@ -81,6 +85,31 @@ def truncate(
             search.advance(ids)
     ways = may_lose_text, as_sampled
     return [search.found or _shorten_last_turn(tokenizer, search, cut_replies, ways) for search in searches]
+
+
+@once_a_template
+def longest_token(tokenizer) -> int:
+    """Characters of the longest token, at least: so many of a text make a token or more, apart from blanks."""
+    return max(map(len, tokenizer.get_vocab()), default=1)
+
+
+def _bounded(conversation: Conversation, characters: int) -> Conversation:
+    """The conversation, of whose turns those that are too long in any case keep an end of so many characters or more.
+
+    So the cost of a very long text is that of a context.
+    """
+    if all(len(turn.text) <= characters for turn in conversation.turns):
+        return conversation
+    turns = tuple(replace(turn, text=_end_of(turn.text, characters)) for turn in conversation.turns)
+    return replace(conversation, turns=turns)
+
+
+def _end_of(text: str, characters: int) -> str:
+    """An end of a text with so many characters that are no blanks, which some tokenizers leave out."""
+    size = characters
+    while size < len(text) and len("".join(text[-size:].split())) < characters:
+        size *= 2
+    return text[-size:]
 
 
 def tokenize_replies(

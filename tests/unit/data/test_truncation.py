@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from chat_kinds import DECODERS, Kind, random_text
 from chat_texts import (
     CHATML,
     FAMILIES,
@@ -15,6 +16,7 @@ from chat_texts import (
 )
 
 import lmgym.data.tokenization as tokenization
+import lmgym.data.truncation as truncation
 from lmgym.data.truncation import (
     Truncated,
     describe_truncation,
@@ -214,3 +216,22 @@ def test_turns_are_searched_from_the_end_of_a_very_long_chat() -> None:
             first: len(ids_of(tokenizer, replace(chat, turns=chat.turns[first:]), None)) for first in range(0, 401, 2)
         }
         assert found.dropped_turns == next(first for first, length in lengths.items() if length <= max_length)
+
+
+@pytest.mark.parametrize("kind", DECODERS, ids=str)
+def test_a_very_long_text_is_cut_before_it_is_tokenised_and_what_is_read_is_the_same(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    text = " ".join(random_text(rng, kind).strip() for _ in range(400)) + " " * 3000 + "x\n\n and so on?"
+    chats = [
+        Conversation((Turn("user", text),)),
+        Conversation((Turn("user", "hi"), Turn("bot", text), Turn("user", "and now?"))),
+        Conversation((Turn("user", text), Turn("bot", "yes"), Turn("user", "and now?"))),
+    ]
+    read = [truncate(kind.tokenizer, [chat], [["so"]], 64)[0] for chat in chats]
+    assert truncation._bounded(chats[0], 64 * truncation.longest_token(kind.tokenizer)) != chats[0]
+    monkeypatch.setattr(truncation, "longest_token", lambda tokenizer: len(text))
+    whole = [truncate(kind.tokenizer, [chat], [["so"]], 64)[0] for chat in chats]
+    assert [row.ids for row in read] == [row.ids for row in whole]
+    assert [row.dropped_turns for row in read] == [row.dropped_turns for row in whole]
