@@ -175,9 +175,8 @@ def outcome_of(error: BaseException | None) -> tuple[str, int]:
     if isinstance(error, RunStopped | InputError | ServerError):
         return error.outcome, error.exit_code
     if isinstance(error, SystemExit):
-        # Python's own rule: nothing is 0, a number is itself, anything else is printed and is 1
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return ("failed" if code else "finished"), code
+        # a number is itself, and anything else 1: nothing and 0 too, since the run did not come to its end
+        return "failed", error.code if isinstance(error.code, int) and error.code else 1
     return "failed", 1
 
 

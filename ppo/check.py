@@ -15,6 +15,7 @@ from lmgym.distributed.deepspeed_config import allows_partial_backward, zero_sta
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.random_state import seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
+from lmgym.environments.process_state import users_code
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError, shown
 from lmgym.generation.model_specs import read_model_spec
@@ -106,7 +107,7 @@ class Plan:
     def show_tasks(self) -> None:
         """Print the first prompts of three tasks as the policy sees them; on rank 0."""
         for task in self.setup.tasks[:3] if rank() == 0 else []:
-            for agent, seen in self.setup.environment().reset(task, 0).items():
+            for agent, seen in self.setup.new_environment().reset(task, 0).items():
                 [prompt] = fit_prompts(self.tokenizer, [seen.prompt], self.prompt_room)
                 lost = describe_truncation(prompt.dropped_turns, prompt.shortened)
                 CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost and f', {lost}'}", style="dim")
@@ -125,7 +126,8 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     )
     config = replace(config, rollout=replace(config.rollout, max_prompt=max_prompt))
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
-    setup = prepare(config, tokenizer)
+    with users_code("the function that makes the tasks"):
+        setup = prepare(config, tokenizer)
     check_setup(config, setup, tokenizer)
     config = fit_rollouts(config, len(setup.tasks))
     check_opponents(config, setup)

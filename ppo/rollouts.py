@@ -181,7 +181,7 @@ def play_tasks(
     """Play one episode per task. Collective, so that an InputError or ServerError of one rank is raised on all, unless
     this rank plays `alone`, as a thread must.
     """
-    environments, r = [setup.environment() for _ in tasks], config.rollout
+    environments, r = [setup.new_environment() for _ in tasks], config.rollout
     policy = policy_over(r.policy_over, generator, r.action_scores)
     given = environments, tasks, seeds, policy, tokenizer, sampling, reward_function or setup.reward_function
     limits = r.max_prompt or None, r.long_prompts

@@ -143,7 +143,7 @@ def _engine_sampler(plan: Plan, run: Run, device: torch.device, engine: Training
     prompts = (
         distinct_prompts(tasks)
         or [  # or environments make them
-            seen.prompt for task in tasks[:1] for seen in plan.setup.environment().reset(task, 0).values()
+            seen.prompt for task in tasks[:1] for seen in plan.setup.new_environment().reset(task, 0).values()
         ]
     )
     ids = [prompt.ids for prompt in fit_prompts(plan.tokenizer, prompts, plan.prompt_room)]

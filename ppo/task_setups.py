@@ -11,6 +11,7 @@ from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.function_reward import FunctionReward, WeightedRewards
 from lmgym.environments.players import Actor
+from lmgym.environments.process_state import users_code
 from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
@@ -63,6 +64,11 @@ class TaskSetup:
     eval_environment: Callable[[], Environment] | None = None
     """of evaluations, with `eval_players`; None: they are played as training is"""
     eval_players: Mapping[str, Actor] = field(default_factory=dict)
+
+    def new_environment(self) -> Environment:
+        """One for an episode. Raises InputError if its constructor ends the process."""
+        with users_code("the environment's constructor"):
+            return self.environment()
 
     @property
     def for_evaluation(self) -> "TaskSetup":
@@ -241,7 +247,7 @@ def check_setup(config: PPOConfig, setup: TaskSetup, tokenizer: Any) -> None:
     """
     check_unused_settings(config.reward, setup)
     if config.rollout.policy_over == "actions":
-        environment = setup.environment()
+        environment = setup.new_environment()
         for agent, seen in environment.reset(setup.tasks[0], 0).items():
             if agent not in setup.players and isinstance(
                 found := read_candidates(tokenizer, [seen.prompt], [seen.actions], config.rollout.max_new_tokens)[0],

@@ -296,6 +296,9 @@ class Run:
                 say(f"warning: the outcome is not recorded: {self.write_error}", error=True)
         if stopped:
             raise stopped from error
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            why = "exit(0) was called before the run came to its end; needed: code that returns, or raises an error"
+            raise RunStopped(why, outcome, exit_code) from error
 
     def _restore_former_run(self) -> None:
         with self.writing("the files of the former run"):

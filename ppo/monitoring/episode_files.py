@@ -44,7 +44,7 @@ def replay_file(setup: TaskSetup, words: str) -> None:
     path, line = (Path(name), int(number)) if colon and number.isdecimal() else (Path(words), 1)
     row = read_line(path, line)
     setup = setup.for_evaluation if path.name.startswith("evaluation") else setup
-    turns, different = replay(setup.environment(), row)
+    turns, different = replay(setup.new_environment(), row)
     for turn in turns:
         CONSOLE.rule(f"step {turn.step}: {turn.agent}", style="dim")
         CONSOLE.print(clean(turn.seen), soft_wrap=True)

@@ -1,6 +1,9 @@
 """PPO in this process: how a run counts its updates, what it looks at before the first, and where it ends."""
 
+import json
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -44,6 +47,33 @@ def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bo
 def test_a_collapse_without_a_good_checkpoint_says_so(go: Go) -> None:
     with pytest.raises(RunStopped, match=r"step-00000004 holds this policy .*; there is no earlier checkpoint;"):
         go(max_kl=1e-4, learning_rate=1e-2, save_updates=4)
+
+
+@pytest.mark.parametrize("leave", [sys.exit, lambda: os._exit(0)], ids=["sys.exit", "os._exit"])
+@pytest.mark.parametrize("where", ["constructor", "builder", "reset"])
+def test_code_of_an_environment_that_ends_the_process_ends_the_run_with_a_line_and_no_outcome_is_finished(
+    go: Go, tmp_path: Path, leave, where: str
+) -> None:
+    class Leaving(PrisonersDilemma):
+        def __init__(self) -> None:
+            super().__init__(1)
+            if where == "constructor":
+                leave()
+
+        def reset(self, task, seed):
+            if where == "reset":
+                leave()
+            return super().reset(task, seed)
+
+    def build(config, tokenizer) -> TaskSetup:
+        if where == "builder":
+            leave()
+        return TaskSetup([{}] * 16, [{}] * 4, Leaving, None, "leaves", trained_agents=2)
+
+    with pytest.raises((InputError, RunStopped)):
+        go(build)
+    records = [json.loads(path.read_text()) for path in tmp_path.rglob("run.json")]
+    assert all(record["outcome"] != "finished" and record["exit_code"] for record in records)
 
 
 def prisoners(trained_agents: int):

@@ -223,7 +223,6 @@ def test_a_run_without_errors_is_finished(tmp_path: Path) -> None:
         (InputError("mend this"), "failed", 2, "InputError: mend this"),
         (SystemExit(75), "failed", 75, "SystemExit: 75"),
         (SystemExit("words"), "failed", 1, "SystemExit: words"),
-        (SystemExit(), "finished", 0, None),
         (KeyboardInterrupt(), "interrupted", 130, None),
     ],
 )
@@ -235,6 +234,17 @@ def test_an_error_is_the_outcome_and_is_raised(
     found = record(tmp_path)
     assert raised.value is error
     assert (found["outcome"], found["exit_code"], found["error"]) == (outcome, exit_code, said)
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_run_that_is_left_by_exit_0_is_not_finished_and_its_process_ends_with_1(tmp_path: Path, code) -> None:
+    with (
+        pytest.raises(RunStopped, match=r"exit\(0\) was called before the run") as raised,
+        start(tmp_path),
+    ):
+        raise SystemExit(code)
+    assert (raised.value.outcome, raised.value.exit_code) == ("failed", 1)
+    assert (record(tmp_path)["outcome"], record(tmp_path)["exit_code"]) == ("failed", 1)
 
 
 def test_the_outcome_that_the_caller_recorded_stays(tmp_path: Path) -> None:

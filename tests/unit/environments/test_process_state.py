@@ -1,0 +1,60 @@
+"""What code of users may do to the process, and what is left of it afterwards."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from lmgym.environments.process_state import process_state_kept, users_code
+from lmgym.errors import InputError
+
+
+@pytest.mark.parametrize(("leave", "code"), [(lambda: sys.exit(0), 0), (lambda: os._exit(0), 0), (lambda: exit(3), 3)])
+def test_code_that_ends_the_process_is_refused_with_its_place(leave, code: int) -> None:
+    real = os._exit
+    with pytest.raises(InputError, match=rf"^the reward calls exit\({code}\) in .*, line \d+; needed: code "):
+        with users_code("the reward"):
+            leave()
+    assert os._exit is real
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(ValueError, match=r"^why$"):
+        with users_code("the reward"):
+            raise ValueError("why")
+
+
+def test_a_fork_within_it_ends_as_it_would() -> None:
+    with process_state_kept():
+        if (child := os.fork()) == 0:
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_handlers_of_signals_and_timers_are_those_from_before() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)}
+    with process_state_kept():
+        for number in before:
+            signal.signal(number, lambda *_: sys.exit(0))
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+    assert {number: signal.getsignal(number) for number in before} == before
+    time.sleep(0.05)  # in which the timer would have ended this process
+
+
+def test_in_another_thread_signals_are_left_alone() -> None:
+    failures = []
+
+    def call() -> None:
+        try:
+            with process_state_kept():
+                pass
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert failures == []
