@@ -151,8 +151,11 @@ def _call_within(seconds: float | None, call: Callable[[], list[Any]]) -> list[A
     import torch  # here: games between scripts, which have no such rewards, start without it
 
     if seconds is None:
-        with torch.no_grad():
-            return call()
+        try:
+            with torch.no_grad():
+                return call()
+        except SystemExit as error:  # sys.exit() in a reward function is a failure, it does not end the run
+            raise RuntimeError(repr(error)) from error
     answers: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
     # device and grad mode are per thread: a reward model on "cuda" must not use another rank's device
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
@@ -165,7 +168,7 @@ def _call_within(seconds: float | None, call: Callable[[], list[Any]]) -> list[A
                 answers.put(call())
         except Exception as error:
             answers.put(error)
-        except BaseException as error:  # sys.exit() in a reward function is a failure, it does not end the run
+        except BaseException as error:  # as above
             answers.put(RuntimeError(repr(error)))
 
     threading.Thread(target=work, daemon=True, name="reward").start()

@@ -1,6 +1,7 @@
 """Reward functions in Python: their arguments, valid and invalid answers, and every kind of failure."""
 
 import json
+import os
 import re
 import sys
 import threading
@@ -297,8 +298,11 @@ def test_a_function_that_always_stalls_costs_three_timeouts_however_many_retries
     assert all("gave no answer within 0.1 s" in one.error for one in found)
 
 
-def test_a_function_that_exits_the_program_fails_without_ending_the_run() -> None:
-    found = reward_samples(lambda **_: sys.exit(3))
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("leave", [sys.exit, os._exit], ids=["sys.exit", "os._exit"])
+def test_a_function_that_exits_the_program_fails_without_ending_the_run(leave, timeout: float | None) -> None:
+    name = leave.__name__  # os._exit as it is when the function runs
+    found = reward_samples(lambda **_: (sys.exit if name == "exit" else os._exit)(3), timeout=timeout)
     assert rewards_of(found) == [None] * 3
     assert "SystemExit(3)" in found[0].error
 
