@@ -128,7 +128,8 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     with users_code("the function that makes the tasks"):
         setup = prepare(config, tokenizer)
-    check_setup(config, setup, tokenizer)
+    if not config.rollout.replay:
+        check_setup(config, setup, tokenizer)
     config = fit_rollouts(config, len(setup.tasks))
     check_opponents(config, setup)
     check_best_metric(config.reward, setup.monitors)

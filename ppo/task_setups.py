@@ -102,7 +102,8 @@ def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     """One reply to each prompt, rewarded by the scorers of the settings, on the rank that sampled it."""
     seed, columns = config.optimizer.split_seed, config.columns
     prompts = read_prompts(config.rollout, seed, tokenizer=tokenizer, columns=columns)
-    reward_function, monitors = load_scorer_reward(config.reward)
+    # a replay scores nothing
+    reward_function, monitors = (None, {}) if config.rollout.replay else load_scorer_reward(config.reward)
     return TaskSetup(
         prompts.train,
         prompts.evaluation,

@@ -1,22 +1,37 @@
-"""`lmgym replay`: the command of a run again, on one process, to play a recorded episode."""
+"""`lmgym replay`: the command of a run again, on one process, to play a recorded episode.
+
+A run's folder may come from elsewhere. So of its command only ALLOWED settings are taken, which name no code, address
+or key, and of these no value that is an address or a Python file. What is left out is said; the user can give it again.
+"""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import click
 
+from lmgym.config import ColumnConfig
+from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.runs.files import read_json
 from lmgym.runs.launch import STAGES, launch
 from lmgym.runs.launching import become, experiments, find_experiment
 
-DROPPED = ("--local_rank", "--deepspeed", "--output", "--tracking", "--resume", "--dry_run")
-"""flags of a run that its replay, which trains nothing, leaves out"""
-CODE = ("--trust_remote_code",)
-"""flags that run code: the user gives them again"""
+ALLOWED = {
+    *("model", "prompts", "prompt_weights", "eval_prompts", "eval_size", "split_by", "seed", "split_seed"),
+    *("num_rollouts", "num_generations", "max_new_tokens", "max_prompt", "long_prompts", "policy_over", "stop"),
+    *(f.name for f in fields(ColumnConfig)),
+}
+"""settings of a run that decide what is played"""
+OF_TRAINING = {
+    *("local_rank", "deepspeed", "output", "tracking", "resume", "dry_run", "num_gpus", "master_port", "replay"),
+}
+"""settings that a replay has no use for, left out without a word"""
+ELSEWHERE = re.compile(r"://|\.py\b")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -61,13 +76,14 @@ def replay_command(words: str, experiment: str | None = None, flags: Sequence[st
         if file not in {own.resolve() for stage in STAGES for own in experiments(stage).values()}:
             again = f"lmgym replay {shlex.quote(shown_path(words))} --experiment {shlex.quote(shown_path(file))}"
             raise InputError(f"the run's file is none of lmgym's experiments; needed, to run it: {again}")
-    kept = [] if script is None else recorded[script + 1 :]
-    if _without(kept, CODE) != kept and _without(list(flags), CODE) == list(flags):
-        again = f"lmgym replay {shlex.quote(shown_path(words))} --trust_remote_code"
-        raise InputError(
-            f"the run has --trust_remote_code, which runs code that comes with the model; needed, to run it: {again}"
+    kept, dropped = _allowed([] if script is None else recorded[script + 1 :])
+    if dropped:
+        say(
+            f"left out of the run's settings: {' '.join(dropped)} (a replay scores nothing, and takes no code, address "
+            "or key from a file); give them after the episode where they are needed",
+            error=True,
         )
-    command = [sys.executable, str(file), *_without(kept, (*DROPPED, *CODE)), *flags]
+    command = [sys.executable, str(file), *kept, *flags]
     return [*command, "--replay", f"{path.resolve()}:{line}"], folder if folder.is_dir() else Path.cwd()
 
 
@@ -83,13 +99,24 @@ def _recorded(path: Path) -> tuple[list[str], Path]:
         ) from error
 
 
-def _without(flags: Sequence[str], names: tuple[str, ...]) -> list[str]:
-    """Flags with their values, less those of these names."""
-    kept: list[str] = []
-    dropping = False
-    for word in flags:
+def _allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(flags that are taken, with their values; names of those that are left out and are no settings of training)."""
+    kept, dropped = list[str](), list[str]()
+    for flag in _flags(words):
+        name = flag[0].partition("=")[0].lstrip("-").replace("-", "_")
+        if name in ALLOWED and not any(map(ELSEWHERE.search, flag)):
+            kept += flag
+        elif name not in OF_TRAINING:
+            dropped.append(f"--{one_line(name, 40)}")
+    return kept, dropped
+
+
+def _flags(words: Sequence[str]) -> list[list[str]]:
+    """Each flag with its values; words before the first flag are left out."""
+    found: list[list[str]] = []
+    for word in words:
         if word.startswith("--"):
-            dropping = word.partition("=")[0].replace("-", "_").replace("__", "--", 1) in names
-        if not dropping:
-            kept.append(word)
-    return kept
+            found.append([word])
+        elif found:
+            found[-1].append(word)
+    return found

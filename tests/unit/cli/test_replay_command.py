@@ -11,10 +11,16 @@ from patience import PATIENCE
 
 from lmgym.cli.replay import replay_command
 from lmgym.errors import InputError
+from lmgym.runs.flags import flatten
 from lmgym.runs.launching import experiments
+from ppo.config import PPOConfig
 
 OURS = experiments("ppo")["self_play"].resolve()
 ROOT = OURS.parents[4]
+
+
+def flags(values: dict[str, str]) -> list[str]:
+    return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
 def made_run(folder: Path, command: str, cwd: Path | None = None) -> Path:
@@ -27,7 +33,7 @@ def made_run(folder: Path, command: str, cwd: Path | None = None) -> Path:
 
 def test_a_replay_is_the_command_of_the_run_on_one_process(tmp_path: Path) -> None:
     flags = "--seed 3 --deepspeed zero2 --output outputs/x --opponents=random --local_rank=0"
-    wanted = [sys.executable, str(OURS), "--seed", "3", "--opponents=random", "--replay"]
+    wanted = [sys.executable, str(OURS), "--seed", "3", "--replay"]
     path = made_run(tmp_path / "run", f"/usr/bin/python -u lmgym/apps/games/experiments/self_play.py {flags}", ROOT)
     assert replay_command(f"{path}:2") == ([*wanted, f"{path}:2"], ROOT)
     assert replay_command(str(path), flags=["--seed", "4"])[0][-4:] == ["--seed", "4", "--replay", f"{path}:1"]
@@ -61,15 +67,26 @@ def test_a_file_that_only_the_run_names_is_refused_with_the_command_that_names_i
     assert marker.read_text() == f"{file.resolve()} --seed 3 --replay {run / path}:1"
 
 
-@pytest.mark.parametrize("flag", ["--trust_remote_code", "--trust-remote-code", "--trust_remote_code=1"])
-def test_a_models_own_code_is_run_only_if_the_user_asks_again(tmp_path: Path, flag: str) -> None:
-    path = made_run(tmp_path / "run", f"python {OURS} --model a/b@{'0' * 40} {flag} --seed 3")
-    with pytest.raises(InputError, match=r"has --trust_remote_code, .*; needed, to run it: .* --trust_remote_code$"):
-        replay_command(str(path))
+def test_of_every_setting_only_those_without_code_addresses_or_keys_are_taken(tmp_path: Path, capsys) -> None:
+    planted = dict.fromkeys(flatten(PPOConfig("x")), "evil.py:score")
+    for values in (planted, dict.fromkeys(planted, "http://evil:1/v1"), dict.fromkeys(planted, "openai:http://evil#m")):
+        path = made_run(tmp_path / "run", shlex.join(["python", str(OURS), *flags(values)]))
+        assert replay_command(str(path))[0][2:] == ["--replay", f"{path}:1"]
+    said = capsys.readouterr().err
+    assert "left out of the run's settings: " in said
+    assert "--scorers" in said
+    plain = dict.fromkeys(planted, "3")
+    path = made_run(tmp_path / "run", shlex.join(["python", str(OURS), *flags(plain)]))
+    taken = replay_command(str(path))[0][2:-2:2]
+    risky = ("scorer", "opponents", "capabilities", "trust", "engine", "push", "critic", "reference", "pool", "replay")
+    assert "--model" in taken
+    assert not [flag for flag in taken if any(word in flag for word in risky)]
+
+
+def test_a_setting_that_a_replay_leaves_out_can_be_given_again(tmp_path: Path) -> None:
+    path = made_run(tmp_path / "run", f"python {OURS} --trust-remote-code --opponents=a.py:f --model a/b@{'0' * 40}")
     command, _ = replay_command(str(path), flags=["--trust_remote_code"])
-    assert command[2:] == [
-        "--model", f"a/b@{'0' * 40}", "--seed", "3", "--trust_remote_code", "--replay", f"{path}:1"
-    ]  # fmt: skip
+    assert command[2:] == ["--model", f"a/b@{'0' * 40}", "--trust_remote_code", "--replay", f"{path}:1"]
 
 
 def test_a_link_into_our_experiments_and_a_run_without_a_file_are_seen_through(tmp_path: Path) -> None:
