@@ -23,6 +23,8 @@ VARIABLES = {
     "huggingface": "HF_TOKEN",
 }
 """environment variable of each backend's key"""
+_from_file: dict[tuple[str, str], Path] = {}
+"""the file that a key was taken from, by its variable and the key"""
 
 
 def find_key_file() -> Path | None:
@@ -55,6 +57,22 @@ def read_keys(path: Path | None) -> Mapping[str, Mapping[str, str]]:
     return fields
 
 
+def origin_of_key(backend: str) -> Path | str:
+    """Where the backend's key would come from: a file, "environment", or "" without one."""
+    path = find_key_file()
+    variable = VARIABLES[backend]
+    if (key := os.environ.get(variable, "")).strip():
+        return _from_file.get((variable, key), "environment")
+    return path if path and str(read_keys(path).get(backend, {}).get("api_key", "")).strip() else ""
+
+
+def address_of_file(backend: str) -> tuple[str, Path | None]:
+    """(the base_url of the backend in key.json, that file); ("", None) without one."""
+    path = find_key_file()
+    url = str(read_keys(path).get(backend, {}).get("base_url", ""))
+    return (url, path) if url else ("", None)
+
+
 def provide_key(backend: str, required: bool) -> tuple[str, Mapping[str, str]]:
     """(environment variable that holds the backend's key, other fields of its entry in key.json).
 
@@ -66,6 +84,8 @@ def provide_key(backend: str, required: bool) -> tuple[str, Mapping[str, str]]:
     variable = VARIABLES[backend]
     if not os.environ.get(variable, "").strip() and str(entry.get("api_key", "")).strip():
         os.environ[variable] = str(entry["api_key"]).strip()
+        assert path is not None
+        _from_file[variable, os.environ[variable]] = path
     others = {name: str(value) for name, value in entry.items() if name != "api_key"}
     if os.environ.get(variable, "").strip():
         return variable, others

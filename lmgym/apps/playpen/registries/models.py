@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.playpen.registries import packaged
-from lmgym.apps.playpen.registries.keys import find_key_file, read_keys
+from lmgym.apps.playpen.registries.keys import VARIABLES, address_of_file, find_key_file, origin_of_key, read_keys
 from lmgym.apps.playpen.registries.specs import (
+    PACKAGED,
     SOURCE_FIELD,
     Spec,
     one_of,
@@ -27,7 +28,7 @@ from lmgym.scoring.named_scorers import name_of
 
 REGISTRY = "model_registry.json"
 PROGRAMMED = "_player_programmed"
-SERVED = "spec"
+SERVED, TYPED = "spec", "the command line"
 MOCKS = ("mock", "programmatic")
 BACKENDS = {
     "huggingface_local": "a folder or hub id of a causal model, in this process",
@@ -74,7 +75,7 @@ class ModelRegistry:
         names = [*dict.fromkeys(spec.name for spec in self.specs), MOCKS[0]]
         given = str(fields.get("model_name", selector))
         if not matches and {"model_name", "backend"} <= fields.keys():
-            matches = [Spec(fields, "the command line")]
+            matches = [Spec(fields, TYPED)]
         spec = one_of(matches, "model", given, names)
         check_backend(spec)
         return spec
@@ -83,10 +84,10 @@ class ModelRegistry:
 def _without_entry(name: str) -> Spec | None:
     """The spec of a model that is named by itself: served, or a model's folder. None for the name of an entry."""
     if read_model_spec(name).served:
-        return Spec({"model_name": name_of(name), "backend": SERVED, "model_id": name}, "the command line")
+        return Spec({"model_name": name_of(name), "backend": SERVED, "model_id": name}, TYPED)
     if "/" in name and (Path(name) / "config.json").is_file():
         own = {"model_name": name_of(name), "backend": "huggingface_local", "huggingface_id": name}
-        return Spec(own, "the command line")
+        return Spec(own, TYPED)
     return None
 
 
@@ -111,6 +112,40 @@ def refuse_unnamed_code(spec: Spec, selector: str) -> None:
             f"{one_line(spec.name, 40)} of {shown_path(spec.source)} has trust_remote_code, which runs code that comes "
             f'with the model; needed, to run it: "{wanted}" as the model'
         )
+
+
+def refuse_unasked_address(spec: Spec, selector: str) -> None:
+    """Raises InputError where a key would go to an address that a file names, of another folder than the key's.
+
+    A key of the environment goes to such an address only if the selector names it; one of key.json also to an address
+    in the files beside it.
+    """
+    backend, config = str(spec.get("backend")), spec.get("model_config")
+    asked = read_selector(selector, "model_name").get("model_config")
+    typed = asked.get("base_url") if isinstance(asked, dict) else None
+    if spec.source == PACKAGED:
+        return
+    if backend == SERVED and spec.source != TYPED:
+        words = one_line(str(spec.get("model_id") or spec.name), 80)
+        raise InputError(
+            f"{shown_path(spec.source)} names {words}, which is asked with a key; needed: that as the model"
+        )
+    if backend not in VARIABLES or typed:
+        return
+    url, file = config.get("base_url") if isinstance(config, dict) else None, Path(spec.source)
+    if not url:
+        url, named_by = address_of_file(backend)
+        file = named_by or file
+    key = origin_of_key(backend)
+    if not url or not key or (isinstance(key, Path) and key.resolve().parent == file.resolve().parent):
+        return
+    whose = f"of {shown_path(key)}" if isinstance(key, Path) else "of the environment"
+    name, address = one_line(spec.name, 40), one_line(str(url), 80)
+    wanted = f"{{'model_name':'{name}','model_config':{{'base_url':'{address}'}}}}"
+    raise InputError(
+        f"{shown_path(file)} names the address {address} for {name}, and the key {VARIABLES[backend]} {whose} would go "
+        f'there; needed, to send it: "{wanted}" as the model, or api_key of {backend} in a key.json beside that file'
+    )
 
 
 def check_backend(spec: Spec) -> None:

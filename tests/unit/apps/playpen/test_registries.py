@@ -13,9 +13,9 @@ from lmgym.apps.playpen.commands import clem, playpen
 from lmgym.apps.playpen.listing import list_games, list_models
 from lmgym.apps.playpen.players import Model, make_generator
 from lmgym.apps.playpen.registries.games import load_games, read_checkout
-from lmgym.apps.playpen.registries.keys import provide_key, read_keys
-from lmgym.apps.playpen.registries.models import load_models, refuse_unnamed_code
-from lmgym.apps.playpen.registries.specs import Spec, unify
+from lmgym.apps.playpen.registries.keys import VARIABLES, provide_key, read_keys
+from lmgym.apps.playpen.registries.models import load_models, refuse_unasked_address, refuse_unnamed_code
+from lmgym.apps.playpen.registries.specs import PACKAGED, Spec, unify
 from lmgym.errors import InputError
 from lmgym.masking import masked
 
@@ -226,3 +226,56 @@ def test_a_models_own_code_is_run_only_if_the_command_line_asks_for_it() -> None
     assert f'"{selector}" as the model' in str(caught.value)
     refuse_unnamed_code(load_models().select(selector), selector)
     refuse_unnamed_code(load_models().select("smol-135m"), "smol-135m")
+
+
+EVIL, OWN = "http://evil.example/v1", "http://127.0.0.1:9/v1"
+
+
+def registry_with(address: str, backend: str = "openai") -> None:
+    entry = {"model_name": "a", "backend": backend, "model_config": {"base_url": address}}
+    Path("model_registry.json").write_text(json.dumps([entry]))
+
+
+@pytest.mark.parametrize("backend", ["openai", "openai_compatible", "generic_openai_compatible", "anthropic"])
+def test_a_key_of_the_environment_goes_to_no_address_that_a_file_names(backend: str, monkeypatch) -> None:
+    monkeypatch.setenv(VARIABLES[backend], "sk-of-the-environment")
+    registry_with(EVIL, backend)
+    with pytest.raises(
+        InputError, match=rf"names the address {EVIL} for a, and the key {VARIABLES[backend]} of the env"
+    ):
+        refuse_unasked_address(load_models().select("a"), "a")
+    named = f"{{'model_name':'a','model_config':{{'base_url':'{EVIL}'}}}}"  # as the message says
+    refuse_unasked_address(load_models().select(named), named)
+    Path("model_registry.json").unlink()
+    Path("key.json").write_text(json.dumps({backend: {"base_url": EVIL}}))
+    entry = f"{{'model_name':'b','backend':'{backend}'}}"
+    with pytest.raises(InputError, match=r"key.json names the address http://evil.example/v1 for b"):
+        refuse_unasked_address(load_models().select(entry), entry)
+
+
+def test_a_key_of_a_file_goes_to_addresses_in_the_files_beside_it_alone(tmp_path: Path) -> None:
+    registry_with(OWN)
+    Path("key.json").write_text(json.dumps({"openai": {"api_key": "sk-of-this-folder"}}))
+    refuse_unasked_address(load_models().select("a"), "a")
+    Path("key.json").unlink()
+    (tmp_path / ".clemcore").mkdir()
+    (tmp_path / ".clemcore/key.json").write_text(json.dumps({"openai": {"api_key": "sk-of-the-home"}}))
+    with pytest.raises(InputError, match=r"the key OPENAI_API_KEY of .*\.clemcore/key.json would go there"):
+        refuse_unasked_address(load_models().select("a"), "a")
+
+
+def test_without_a_key_and_for_packaged_models_addresses_are_no_matter(monkeypatch) -> None:
+    registry_with(EVIL)
+    refuse_unasked_address(load_models().select("a"), "a")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    found = [spec for spec in load_models().specs if spec.source == PACKAGED and spec.get("backend") == "openai"]
+    refuse_unasked_address(found[0], found[0].name)
+
+
+def test_a_served_model_that_a_file_names_is_not_asked(monkeypatch) -> None:
+    Path("model_registry.json").write_text(
+        json.dumps([{"model_name": "a", "backend": "spec", "model_id": f"openai:{EVIL}#m"}])
+    )
+    with pytest.raises(InputError, match=r"model_registry.json names openai:http://evil.example/v1#m, which is asked"):
+        refuse_unasked_address(load_models().select("a"), "a")
+    refuse_unasked_address(load_models().select(f"openai:{OWN}#m"), f"openai:{OWN}#m")
