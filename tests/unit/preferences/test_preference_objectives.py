@@ -213,13 +213,13 @@ def test_the_figures_of_an_update_count_right_pairs_and_a_tie_as_half(pairs: lis
     objective = Pairwise(model, LossConfig("dpo", beta=0.5))
     batch = objective.collate(counted(pairs[:3]))
     lengths = batch["lengths"].tolist()
-    # log-probabilities above the reference's: 3 and 1, 2 and 2, 0 and 4
-    above = torch.tensor([3.0, 1.0, 2.0, 2.0, 0.0, 4.0])
+    # log-probabilities above the reference's: 3 and 1, 2 and 2, 5 and 4
+    above = torch.tensor([3.0, 1.0, 2.0, 2.0, 5.0, 4.0])
     sums = batch["reference"].flatten() + above
     logprobs = torch.zeros(sum(lengths))
     logprobs[torch.tensor(lengths).cumsum(0) - 1] = sums  # on the last token of each: sums are exact
     found = {name: float(value) for name, value in objective.tallies(logprobs, batch).items()}
-    assert found == pytest.approx({"accuracy": 1.5, "margin": -1.0, "reward_chosen": 2.5, "reward_rejected": 3.5})
+    assert found == pytest.approx({"accuracy": 2.5, "margin": 1.5, "reward_chosen": 5.0, "reward_rejected": 3.5})
     filler = objective.collate([(pairs[0], False)])
     assert float(objective.tallies(torch.zeros(sum(filler["lengths"].tolist())), filler)["accuracy"]) == 0
 
