@@ -9,7 +9,7 @@ LMGYM_VLLM ?= $(CURDIR)/build/vllm
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 # tests at a time: more than cores, since some wait
-WORKERS ?= 3
+WORKERS ?= 4
 # file by file, as they are collected (those that launch come first): what the tests of a file share is made once
 # a worker that dies ends its file with a named failure: one in its place can leave pytest-xdist 3.8 waiting for ever
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0

@@ -17,7 +17,7 @@ from typing import Any
 
 from lmgym.errors import shown
 from lmgym.templates import apply_template, once_a_template
-from lmgym.text import REASONING
+from lmgym.text import REASONING, flat_template_note
 
 END_OF_TURN = "end of turn"
 """`reads` in the scorer.json of scorers whose score is read there; without it at the end of the whole text"""
@@ -77,6 +77,11 @@ def turn_end_notes(tokenizer) -> list[str]:
         return [f"a turn of {name} ends with {others}, by its chat template; its eos is {eos}"] if others else []
     before = f"; generation stops before {shown(ends.stops[0])}, too, where the next turn begins" if ends.stops else ""
     return [f"the chat template of {name} writes no token where a turn ends: a reply ends with its eos, {eos}{before}"]
+
+
+def template_notes(tokenizer) -> list[str]:
+    """Lines on the format of chats and on the ends of turns, where they are not the usual ones."""
+    return [*flat_template_note(tokenizer), *turn_end_notes(tokenizer)]
 
 
 @once_a_template

@@ -49,11 +49,10 @@ from lmgym.models.memory import (
 from lmgym.models.sources import base_of_adapter
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
-from lmgym.text import flat_template_note
 from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
-from lmgym.turn_ends import turn_end_notes
+from lmgym.turn_ends import template_notes
 from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
@@ -137,13 +136,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
     check_run_memory(config, deepspeed, tokenizer, tasks)
     iterations = count_iterations(config, setup)
-    notes += [
-        *flat_template_note(tokenizer),
-        *turn_end_notes(tokenizer),
-        *bias_notes(config),
-        *warmup_notes(config, iterations),
-        *cuts,
-    ]
+    notes += [*template_notes(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
     notes += [*config.sampler_notes, *unread_notes(config), *long_rows_note(config, tokenizer, tasks)]
     room, capabilities = prompt_room(config, context), check_capabilities(config.capabilities, deepspeed)
     return Plan(config, deepspeed, tokenizer, setup, room, iterations, notes, capabilities)

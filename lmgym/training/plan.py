@@ -32,10 +32,9 @@ from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
 from lmgym.runs.hub import unreachable
 from lmgym.runs.tracking import refuse_missing_tracker
-from lmgym.text import flat_template_note
 from lmgym.training.best import check_best
 from lmgym.training.reporting import show_notes, show_rejections
-from lmgym.turn_ends import turn_end_notes
+from lmgym.turn_ends import template_notes
 
 FEWEST_UPDATES = 16
 """of an epoch, where the user did not set the batch"""
@@ -144,8 +143,7 @@ def make_plan(
     accumulation = accumulation_steps(config.optimizer.global_batch, o.smallest_micro_batch, world_size())
     check_training_memory(config, model, deepspeed, data.replies * max_length, generates)
     notes += [
-        *flat_template_note(tokenizer),
-        *turn_end_notes(tokenizer),
+        *template_notes(tokenizer),
         *long_rows_note(data, o.tokens_per_micro_batch),
     ]
     return TrainingPlan(config, model, deepspeed, accumulation, tokenizer, data, notes)

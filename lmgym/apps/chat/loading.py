@@ -23,8 +23,7 @@ from lmgym.errors import InputError, nearest, one_line, shown
 from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.runs.user_code import call_user_code, import_file
 from lmgym.scoring.protocol import Scorer
-from lmgym.text import flat_template_note
-from lmgym.turn_ends import turn_end_notes
+from lmgym.turn_ends import template_notes
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("reward_models.evaluation.experiments", "lmgym.apps.world.experiments")
@@ -186,7 +185,7 @@ def sampling_of(experiment: Experiment, generator: Any) -> tuple[Sampling, str]:
 def template_note(generator: Any) -> str:
     """Notes on a model without a chat template, and on one whose turns do not end with its eos; else empty."""
     tokenizer = getattr(_innermost(generator), "tokenizer", None)
-    return "" if tokenizer is None else ". ".join([*flat_template_note(tokenizer), *turn_end_notes(tokenizer)])
+    return "" if tokenizer is None else ". ".join(template_notes(tokenizer))
 
 
 def _innermost(generator: Any) -> Any:
