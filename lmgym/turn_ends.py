@@ -27,7 +27,7 @@ THOUGHT, ARGUMENT, RESULT = "probed thought", "probed argument", "probed result"
 
 @dataclass(frozen=True)
 class TurnEnds:
-    """What ends a bot's turn."""
+    """The ends of a bot's turn: tokens and texts."""
 
     ids: tuple[int, ...]
     """any of these tokens; first the one that training puts behind a reply; empty without a template's and an eos"""
@@ -142,7 +142,7 @@ def _bot(text: str, *arguments: str) -> dict[str, Any]:
 
 
 def _between(tokenizer, rows: list[dict[str, Any]], first: str, second: str | None = None) -> str | None:
-    """What the template writes behind one text and before another, or the end; None if it refuses or changes them."""
+    """The template's text behind one text and before another, or the end; None if it refuses or changes them."""
     parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     tool = {"name": "probe", "description": "Probes.", "parameters": parameters}
     has_calls = any("tool_calls" in row for row in rows)

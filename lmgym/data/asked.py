@@ -1,4 +1,4 @@
-"""What another tool's row asks, as our `prompt`, and how a format says what its columns become."""
+"""The question of another tool's row as our `prompt`, and the parts of a format, which says what columns become."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

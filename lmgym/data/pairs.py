@@ -6,7 +6,6 @@ types) or transcripts (hh's, "\\n\\nHuman:"/"\\n\\nAssistant:", and flat ones, "
 prompt is the common beginning of both sides.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +32,7 @@ from lmgym.data.rejections import (
 from lmgym.data.rows import (
     in_row,
     line_of,
+    number_of,
     prompt_key,
     read_conversation,
     read_prompt,
@@ -124,6 +124,8 @@ def validate(
 
 def _by_majority(pair: Pair) -> Pair:
     """The pair with the reply that most prefer as the chosen one. Raises RowError for a tie."""
+    if pair.preference == 1:
+        return pair
     if pair.preference == 0.5:
         raise RowError("preference", "a tie; needed: one reply that is better than the other", TIE)
     if pair.preference > 0.5:
@@ -251,7 +253,7 @@ def _refuse_calls(reply: Turn, name: str) -> None:
 
 
 def _margin(value: Any) -> float:
-    number = 0.0 if value is None else _number(value)
+    number = 0.0 if value is None else number_of(value)
     if not abs(number) <= MOST_MARGIN:
         raise RowError("margin", f"{shown(value)}; needed: a number of at most {MOST_MARGIN:,}", OUT_OF_RANGE)
     return number
@@ -259,21 +261,13 @@ def _margin(value: Any) -> float:
 
 def _preference(value: Any, soft: bool) -> float:
     """The probability that the chosen reply is the better one; where a side is enough, other values say nothing."""
-    number = 1.0 if value is None else _number(value)
+    number = 1.0 if value is None else number_of(value)
     if not 0 <= number <= 1:
         if not soft:
             return 1.0
         needed = "needed: a number from 0 to 1, the probability that the chosen reply is the better one"
         raise RowError("preference", f"{shown(value)}; {needed}", OUT_OF_RANGE)
     return number
-
-
-def _number(value: Any) -> float:
-    """A number, also as the text of a CSV; NaN for anything else."""
-    try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 def _refuse_duplicate(pair: Pair, seen: dict[tuple, Pair]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from lmgym.data.asked import Columns, Fields, Format, asked, is_blank, is_texts, message, read_text
 from lmgym.data.rejections import NO_PROMPT, NO_REPLY, NO_VALUE, OUT_OF_RANGE, RowError
-from lmgym.data.rows import whole_number
+from lmgym.data.rows import number_of, whole_number
 from lmgym.data.verdicts import STATUS, has_verdict, judged, side_of
 from lmgym.errors import listed, shown
 
@@ -62,8 +62,8 @@ def _of_choice(fields: Fields) -> Columns:
     choice = _choice(fields)
     assert choice is not None
     value, sides = fields[choice.verdict], (choice.first, choice.second)
-    number = _number(value)
-    if choice.verdict == "preference" and number is not None and 1 < number < 2:  # AlpacaEval's, of output_2
+    number = number_of(value)
+    if choice.verdict == "preference" and 1 < number < 2:  # AlpacaEval's, of output_2
         pair = _two(*_of(fields, sides), (choice.verdict,), 2 - number)
     elif number in choice.places:
         place = choice.places[number]
@@ -74,14 +74,6 @@ def _of_choice(fields: Fields) -> Columns:
     if not choice.prompt:
         return asked(fields).and_also(pair)
     return Columns({"prompt": fields.get(choice.prompt)}, {"prompt": choice.prompt}).and_also(pair)
-
-
-def _number(value: Any) -> float | None:
-    """A number, also as the text of a CSV."""
-    try:
-        return None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _two(replies: Sequence[Any], sides: Sequence[str], verdict: Sequence[str], share: float) -> Columns:

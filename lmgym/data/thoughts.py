@@ -20,7 +20,7 @@ QUESTION, ANSWER = "probed question", "probed answer"
 
 @dataclass(frozen=True)
 class Opening:
-    """How a generation prompt opens a thought."""
+    """The beginning of a thought in a generation prompt."""
 
     mark: str
     """<think>"""
@@ -76,7 +76,7 @@ def filled(tokenizer, reply: Reply) -> Reply:
 
 @once_a_template
 def opening(tokenizer) -> Opening | None:
-    """How the generation prompt opens a thought; None if it opens none.
+    """The thought that the generation prompt opens; None if it opens none.
 
     A mark that the template closes behind the reply, as some do with roles, is none.
     """

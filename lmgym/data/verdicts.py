@@ -11,11 +11,15 @@ Design decisions:
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from lmgym.config import VERDICT
+from lmgym.data.asked import Fields, is_blank
 from lmgym.data.json_rows import parse_json
+from lmgym.data.labels import liked
 from lmgym.data.rejections import NO_VALUE, OUT_OF_RANGE, WRONG_TURNS, WRONG_TYPE, RowError
+from lmgym.data.rows import number_of
 from lmgym.errors import InputError, listed, shown
 
 MARKS = (("a", "b"), ("0", "1"), ("1", "2"), ("left", "right"), ("first", "second"), ("one", "two"))
@@ -32,7 +36,7 @@ RATERS = {"rater", "annotator", "labeler", "labeller", "judge", "evaluator", "re
 REPLIES = ("response", "answer", "output", "completion", "conversation", "reply", "generation", "summary", "text")
 STATUS = "status"
 NEEDED = "needed: a word that names one reply (A, left, response_1) or a tie; or --verdict_column and --first_wins"
-Fields = Mapping[str, Any]
+QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,8 @@ def refuse_unclear(verdicts: Mapping[tuple[str, str], int], where: str, column: 
 
 
 def _same(verdict: Any, given: str) -> bool:
-    if _number(verdict) is not None:  # 0 is 0.0
-        return _number(verdict) == _number(given)
+    if (number := number_of(verdict)) == number:  # 0 is 0.0
+        return number == number_of(given)
     return _words(str(verdict)) == _words(given) if _words(given) else str(verdict).strip() == given.strip()
 
 
@@ -166,10 +170,10 @@ def has_verdict(fields: Fields) -> bool:
 
 def _sides_of(fields: Fields) -> tuple[str, str] | None:
     """The columns of two replies, as flags name them or by the rule; None where there are none to be judged."""
-    given = [fields.get(name) not in (None, "") for name in ("chosen", "rejected")]
-    if VERDICT in fields and all(given):
+    has_chosen = not is_blank(fields.get("chosen"))
+    if VERDICT in fields and has_chosen and not is_blank(fields.get("rejected")):
         return "chosen", "rejected"
-    return None if given[0] else _two_sides(fields)
+    return None if has_chosen else _two_sides(fields)
 
 
 def _words(text: str) -> list[str]:
@@ -188,20 +192,21 @@ def _marks(sides: Sequence[str]) -> Sequence[str]:
 
 def _two_sides(fields: Fields) -> tuple[str, str] | None:
     """The two columns of replies: those with a usual name, or else with the longest texts."""
-    words = {name: _words(name) for name, value in fields.items() if isinstance(name, str) and _is_reply(value)}
-    pairs = [(a, b) for a in words for b in words if a != b and _differing(words[a], words[b]) in MARKS]
-    if not pairs:
-        return None
-
-    def rank(pair: tuple[str, str]) -> tuple[bool, int]:
-        named = any(word.rstrip("s") in REPLIES for word in words[pair[0]])
-        return named, sum(len(str(fields[name])) for name in pair)
-
-    return max(pairs, key=rank)
+    names = tuple(name for name, value in fields.items() if isinstance(value, str | list) and value)
+    pairs = _marked_pairs(names)
+    return max(pairs, key=lambda pair: (pairs[pair], sum(len(str(fields[name])) for name in pair)), default=None)
 
 
-def _is_reply(value: Any) -> bool:
-    return isinstance(value, str | list) and bool(value)
+@lru_cache(maxsize=256)  # the same columns row after row
+def _marked_pairs(names: tuple[Any, ...]) -> dict[tuple[str, str], bool]:
+    """Pairs of columns whose names differ in a mark alone, and whether these are usual names of replies."""
+    words = {name: _words(name) for name in names if isinstance(name, str)}
+    return {
+        (a, b): any(word.rstrip("s") in REPLIES for word in words[a])
+        for a in words
+        for b in words
+        if a != b and _differing(words[a], words[b]) in MARKS
+    }
 
 
 def _is_verdict(name: Any, sides: Sequence[str]) -> bool:
@@ -212,9 +217,9 @@ def _is_verdict(name: Any, sides: Sequence[str]) -> bool:
 
 
 def _items(value: Any) -> list[Any]:
-    """The verdicts of a cell: one, or a list of several raters', also as JSON."""
+    """The verdicts of a cell: one, or a list of several raters', also as text of JSON, Python or NumPy."""
     if isinstance(value, str) and value.strip().startswith("["):
-        value = parse_json(value.strip().replace("'", '"'), VERDICT)
+        value = [one or other for one, other in QUOTED.findall(value)] or value
     items = value if isinstance(value, list) else [value]
     return [item for item in items if not is_missing(item)]
 
@@ -227,23 +232,15 @@ def _one_a_side(fields: Fields, sides: tuple[str, str]) -> Judged | None:
         words = _words(name) if isinstance(name, str) else []
         if len(words) > 1 and VERDICTS & {*words[:-1]}:
             place = 0.5 if words[-1] in TIES else 1.0 - list(marks).index(words[-1]) if words[-1] in marks else None
-            if place is not None and _number(fields[name]) in (0, 1):
+            if place is not None and liked(fields[name]) is not None:
                 found[place] = name
     if not {1.0, 0.0} <= found.keys():
         return None
-    won = [place for place, name in found.items() if _number(fields[name]) == 1]
+    won = [place for place, name in found.items() if liked(fields[name])]
     if len(won) != 1:
         values = listed(f"{name} {shown(fields[name])}" for name in found.values())
         raise RowError(found[1.0], f"{values}; needed: 1 in one of them", OUT_OF_RANGE)
     return Judged(sides, (won[0],), tuple(found.values()), _replies(fields, sides), _with_question(fields))
-
-
-def _number(value: Any) -> float | None:
-    """A number, also as the text of a CSV; None for anything else."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _replies(fields: Fields, sides: Sequence[str]) -> tuple[Any, Any]:

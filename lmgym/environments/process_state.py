@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO
 
 from lmgym.errors import InputError
+from lmgym.runs.user_code import place_of
 
 STREAMS = {"stdout": 1, "stderr": 2}
 SLACK = 0.01  # seconds between two readings of one timer
@@ -32,17 +33,8 @@ def users_code(what: str) -> Iterator[None]:
         with process_state_kept():
             yield
     except SystemExit as error:
-        place = _place_of(error)
-        found = f"{what} calls exit({error.code}){place}"
+        found = f"{what} calls exit({error.code}) in {place_of(error)}"
         raise InputError(f"{found}; needed: code that returns, or raises an error") from error
-
-
-def _place_of(error: BaseException) -> str:
-    """Where an error was raised, in words."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" in {trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}" if trace else ""
 
 
 @contextmanager

@@ -37,8 +37,13 @@ def call_user_code(what: str, call: Callable[[], T]) -> T:
         return call()
     except (InputError, RunStopped):
         raise
-    except Exception as error:
-        frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
-        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    except (Exception, SystemExit) as error:  # sys.exit(0) would seem to be a good end
+        place = "" if isinstance(error, SyntaxError) else place_of(error)
         message = one_line(f"{type(error).__name__}: {error}", 1000)
-        raise InputError(f"{what} failed: {message}{place}") from error
+        raise InputError(f"{what} failed: {message}{place and f' ({place})'}") from error
+
+
+def place_of(error: BaseException) -> str:
+    """The file and line that raised an error; empty if nothing is known of it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""

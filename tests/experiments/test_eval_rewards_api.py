@@ -68,7 +68,7 @@ def home(tmp_path: Path) -> Path:
 def piped(
     home: Path, *arguments: str, lines: str = "", ipython: bool = False, encoding: str = "utf-8"
 ) -> subprocess.CompletedProcess[str]:
-    """What the script says to lines from a pipe; a fork, unless Python's start decides how it reads and writes."""
+    """The script, given lines from a pipe; a fork, unless Python's start decides how it reads and writes."""
     if not ipython and encoding == "utf-8":
         with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin:
             stdin.write(lines)

@@ -130,6 +130,26 @@ def test_several_raters_verdicts_are_votes(tmp_path: Path, where: str) -> None:
         assert (rejection.line, rejection.reason) == (3, "tied")
 
 
+@pytest.mark.parametrize("cell", ['["a", "b", "b"]', "['a', 'b', 'b']", "['a' 'b' 'b']"])
+def test_a_list_of_votes_in_a_cell_is_read_in_any_notation(tmp_path: Path, cell: str) -> None:
+    assert said(read(tmp_path, row(1, votes=cell))[0]) == [(f"{BAD}1", f"{GOOD}1", 0.667)]
+
+
+@pytest.mark.parametrize(("yes", "no"), [(True, False), ("True", "False"), (1.0, 0.0), ("yes", "no")])
+def test_an_outcome_in_a_column_of_its_own_is_read_by_the_table_of_labels(tmp_path: Path, yes: Any, no: Any) -> None:
+    rows = [row(1, winner_a=yes, winner_b=no), row(2, winner_a=no, winner_b=yes)]
+    assert [pair.chosen for pair in read(tmp_path, *rows)[0]] == [f"{GOOD}1", f"{BAD}2"]
+
+
+def test_true_and_false_are_verdicts_and_a_number_of_any_size_is_none(tmp_path: Path) -> None:
+    columns = ColumnConfig(verdict_column="a_won", first_wins="true")
+    pairs, _ = read(tmp_path, row(1, a_won=True), row(2, a_won=False), columns=columns)
+    assert [pair.chosen for pair in pairs] == [f"{GOOD}1", f"{BAD}2"]
+    odd = {"instruction": "a", "output_1": "b", "output_2": "c"}
+    good, [rejection] = read(tmp_path, {**odd, "preference": 10**400}, {**odd, "preference": 1})
+    assert (len(good), rejection.line, rejection.field) == (1, 1, "preference")
+
+
 def test_a_cancelled_annotation_is_no_vote_and_a_task_without_one_is_rejected(tmp_path: Path) -> None:
     cancelled = {"was_cancelled": True, "result": [{"value": {"selected": "right"}}]}
     rows = [{"id": i, "annotations": [cancelled], "data": row(i)} for i in (1, 2)]

@@ -53,7 +53,7 @@ def in_text(kind: Kind, thought: str, text: str) -> str:
 
 
 def learned(kind: Kind, reply) -> list[str]:
-    """What each stage predicts of a reply, decoded; or why it refuses it."""
+    """The text that each stage predicts of a reply, or the reason why it refuses it."""
     other, found = thinking("no", "3"), []
     for examples, rejections in (
         tokenize_pairs([Pair(CHAT, reply, other)], kind.tokenizer, 500),

@@ -1,4 +1,4 @@
-"""What code of users may do to the process, and what is left of it afterwards."""
+"""The process after code of users has changed it, or tried to end it."""
 
 import os
 import signal

@@ -66,11 +66,10 @@ def origin_of_key(backend: str) -> Path | str:
     return path if path and str(read_keys(path).get(backend, {}).get("api_key", "")).strip() else ""
 
 
-def address_of_file(backend: str) -> tuple[str, Path | None]:
-    """(the base_url of the backend in key.json, that file); ("", None) without one."""
+def address_of_file(backend: str) -> tuple[str, Path]:
+    """(the base_url of the backend in key.json, or "", that file)."""
     path = find_key_file()
-    url = str(read_keys(path).get(backend, {}).get("base_url", ""))
-    return (url, path) if url else ("", None)
+    return str(read_keys(path).get(backend, {}).get("base_url", "")), path or Path(KEY_FILE)
 
 
 def provide_key(backend: str, required: bool) -> tuple[str, Mapping[str, str]]:

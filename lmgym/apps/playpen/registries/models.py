@@ -123,19 +123,17 @@ def refuse_unasked_address(spec: Spec, selector: str) -> None:
     backend, config = str(spec.get("backend")), spec.get("model_config")
     asked = read_selector(selector, "model_name").get("model_config")
     typed = asked.get("base_url") if isinstance(asked, dict) else None
-    if spec.source == PACKAGED:
-        return
-    if backend == SERVED and spec.source != TYPED:
+    if backend == SERVED and spec.source not in (TYPED, PACKAGED):
         words = one_line(str(spec.get("model_id") or spec.name), 80)
         raise InputError(
             f"{shown_path(spec.source)} names {words}, which is asked with a key; needed: that as the model"
         )
-    if backend not in VARIABLES or typed:
+    url: Any = config.get("base_url") if isinstance(config, dict) else None
+    if backend not in VARIABLES or typed or (url and spec.source == PACKAGED):
         return
-    url, file = config.get("base_url") if isinstance(config, dict) else None, Path(spec.source)
+    file = Path(spec.source)
     if not url:
-        url, named_by = address_of_file(backend)
-        file = named_by or file
+        url, file = address_of_file(backend)
     key = origin_of_key(backend)
     if not url or not key or (isinstance(key, Path) and key.resolve().parent == file.resolve().parent):
         return

@@ -264,12 +264,16 @@ def test_a_key_of_a_file_goes_to_addresses_in_the_files_beside_it_alone(tmp_path
         refuse_unasked_address(load_models().select("a"), "a")
 
 
-def test_without_a_key_and_for_packaged_models_addresses_are_no_matter(monkeypatch) -> None:
+def test_an_address_of_a_file_is_refused_with_a_key_alone_also_for_packaged_models(monkeypatch) -> None:
     registry_with(EVIL)
-    refuse_unasked_address(load_models().select("a"), "a")
+    refuse_unasked_address(load_models().select("a"), "a")  # nothing could be sent
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
-    found = [spec for spec in load_models().specs if spec.source == PACKAGED and spec.get("backend") == "openai"]
-    refuse_unasked_address(found[0], found[0].name)
+    packaged_ones = [spec for spec in load_models().specs if spec.source == PACKAGED]
+    found = next(spec for spec in packaged_ones if spec.get("backend") == "openai")
+    refuse_unasked_address(found, found.name)  # to the address of its own backend
+    Path("key.json").write_text(json.dumps({"openai": {"base_url": EVIL}}))
+    with pytest.raises(InputError, match=r"key.json names the address http://evil.example/v1 for "):
+        refuse_unasked_address(found, found.name)
 
 
 def test_a_served_model_that_a_file_names_is_not_asked(monkeypatch) -> None:
