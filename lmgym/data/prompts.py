@@ -192,7 +192,13 @@ def _reads(fields: Mapping[str, Any]) -> tuple[str, ...]:
 NEEDED = f"one of {', '.join(FORMS)}; or another format of docs/data_formats.md"
 LEFT_OUT = (*FORMS, "rejected")  # what follows the prompt, which the policy is to say
 WANTED = Wanted(
-    "prompts", NEEDED, [(form,) for form in FORMS], _reads, others_go_to="the reward function", left_out=LEFT_OUT
+    "prompts",
+    NEEDED,
+    [(form,) for form in FORMS],
+    _reads,
+    others_go_to="the reward function",
+    left_out=LEFT_OUT,
+    may_be_answers=True,
 )
 
 

@@ -61,6 +61,8 @@ class Wanted:
     """columns that do not go there either"""
     as_text: bool = False
     """prompts stay texts, whatever their form"""
+    may_be_answers: bool = False
+    """what is not read may be the answer, which a reward function compares with: it is not asked for in the prompt"""
 
 
 @dataclass
@@ -285,7 +287,7 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
         )
     # a damaged row may leave unread what the others use; sorted, so that messages are the same each time
     unread = sorted(found.unread.keys() - {column for column, _ in found.used})
-    needed = [] if wanted.others_go_to else needed_columns(found.looked, unread, BELOW)
+    needed = [] if wanted.may_be_answers else needed_columns(found.looked, unread, BELOW)
     if needed and PASSAGE not in names.given:
         first, column = needed[0], one_line(needed[0].column, 60)
         all_of_them = ",".join(one_line(one.column, 60) for one in needed)

@@ -178,3 +178,18 @@ def test_a_missing_file_and_a_missing_scorer_are_named() -> None:
     assert "none.jsonl does not exist" in score(WORLD, "none.jsonl").stderr
     write(Path("rows.jsonl"), FORMS[0])
     assert "scorer ./none does not exist" in score("./none", "rows.jsonl").stderr
+
+
+def test_a_question_is_not_scored_without_the_passage_that_it_is_about() -> None:
+    passage = "Ann has four nuts and gets one more of them."
+    rows = write(Path("rows.jsonl"), *[{"prompt": "How many?", "reply": str(n), "body": passage} for n in range(4)])
+    done = score("longer.py:f", rows)
+    assert done.exit_code == 2
+    assert "nothing reads the column body" in done.output and "--context_column body" in done.output
+    Path("longer.py").write_text("def f(outputs, prompts, **_):\n    return [len(str(p)) for p in prompts]\n")
+    for flag in ("--context_column", "--ignore_columns"):
+        done = score("longer.py:f", rows, flag, "body")
+        assert done.exit_code == 0, done.output
+        written = lines(Path("outputs/scores/rows.jsonl"))
+        assert {row["body"] for row in written} == {passage}
+        assert (min(row["score"] for row in written) > len(passage)) == (flag == "--context_column")
