@@ -185,7 +185,8 @@ def test_a_question_is_not_scored_without_the_passage_that_it_is_about() -> None
     rows = write(Path("rows.jsonl"), *[{"prompt": "How many?", "reply": str(n), "body": passage} for n in range(4)])
     done = score("longer.py:f", rows)
     assert done.exit_code == 2
-    assert "nothing reads the column body" in done.output and "--context_column body" in done.output
+    assert "nothing reads the column body" in done.output
+    assert "--context_column body" in done.output
     Path("longer.py").write_text("def f(outputs, prompts, **_):\n    return [len(str(p)) for p in prompts]\n")
     for flag in ("--context_column", "--ignore_columns"):
         done = score("longer.py:f", rows, flag, "body")
