@@ -15,7 +15,6 @@ from lmgym.distributed.deepspeed_config import allows_partial_backward, zero_sta
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.random_state import seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
-from lmgym.environments.process_state import users_code
 from lmgym.environments.protocol import Task
 from lmgym.errors import InputError, shown
 from lmgym.generation.model_specs import read_model_spec
@@ -49,6 +48,7 @@ from lmgym.models.memory import (
 from lmgym.models.sources import base_of_adapter
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
+from lmgym.runs.user_code import users_code
 from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
@@ -106,7 +106,7 @@ class Plan:
     def show_tasks(self) -> None:
         """Print the first prompts of three tasks as the policy sees them; on rank 0."""
         for task in self.setup.tasks[:3] if rank() == 0 else []:
-            for agent, seen in self.setup.new_environment().reset(task, 0).items():
+            for agent, seen in self.setup.first_observations(task).items():
                 [prompt] = fit_prompts(self.tokenizer, [seen.prompt], self.prompt_room)
                 lost = describe_truncation(prompt.dropped_turns, prompt.shortened)
                 CONSOLE.rule(f"{agent}: {len(prompt.ids)} tokens{lost and f', {lost}'}", style="dim")
@@ -127,6 +127,8 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
     with users_code("the function that makes the tasks"):
         setup = prepare(config, tokenizer)
+    if not isinstance(setup, TaskSetup):
+        raise InputError(f"the function that makes the tasks returned {shown(setup)}; needed: a TaskSetup")
     if not config.rollout.replay:
         check_setup(config, setup, tokenizer)
     config = fit_rollouts(config, len(setup.tasks))

@@ -14,12 +14,12 @@ import numpy as np
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
 from lmgym.environments.episodes import Episode
 from lmgym.environments.function_reward import call_function
-from lmgym.environments.process_state import process_state_kept
 from lmgym.environments.protocol import Task
 from lmgym.environments.recorded import record_games
 from lmgym.environments.scorer_reward import score_with_retries
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, sampling_from_config
+from lmgym.runs.process_state import process_state_kept
 from lmgym.runs.run import Run
 from lmgym.scoring.agreement import pair_agreement
 from lmgym.scoring.diversity import diversity

@@ -1,6 +1,6 @@
 """Task setups: tasks, an environment, a reward function, and monitors. An experiment names one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -9,15 +9,16 @@ from lmgym.data.prompts import Prompts, RowCheck, read_prompts
 from lmgym.data.rejections import Rejection, Tally, tally
 from lmgym.distributed.deepspeed_engine import without_sharded_load
 from lmgym.distributed.ranks import raise_on_all_ranks
+from lmgym.environments.bounds import read_result
 from lmgym.environments.function_reward import FunctionReward, WeightedRewards
 from lmgym.environments.players import Actor
-from lmgym.environments.process_state import users_code
-from lmgym.environments.protocol import Environment, RewardFunction, Task
+from lmgym.environments.protocol import Environment, Observation, RewardFunction, StepResult, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
-from lmgym.errors import InputError
+from lmgym.errors import InputError, shown
 from lmgym.generation.actions import read_candidates
+from lmgym.runs.user_code import users_code
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
 from lmgym.scoring.protocol import Scorer
 from ppo.config import PPOConfig, RewardConfig
@@ -65,10 +66,31 @@ class TaskSetup:
     """of evaluations, with `eval_players`; None: they are played as training is"""
     eval_players: Mapping[str, Actor] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("tasks", "eval_tasks"):
+            object.__setattr__(self, name, _rows(name, getattr(self, name)))
+        for name, (is_right, needed) in _KINDS.items():
+            if not is_right(value := getattr(self, name)):
+                raise InputError(f"TaskSetup({name}=...) is {shown(value)}; needed: {needed}")
+
     def new_environment(self) -> Environment:
-        """One for an episode. Raises InputError if its constructor ends the process."""
+        """One for an episode. Raises InputError if its constructor ends the process, or makes something else."""
         with users_code("the environment's constructor"):
-            return self.environment()
+            environment = self.environment()
+        if missing := [name for name in ("reset", "step") if not callable(getattr(environment, name, None))]:
+            found = f"TaskSetup(environment=...) makes {shown(environment)}, without {' and '.join(missing)}"
+            raise InputError(f"{found}; needed: a function or class that makes an Environment")
+        return environment
+
+    def first_observations(self, task: Task) -> Mapping[str, Observation]:
+        """Those of a new environment with seed 0, by agent. Raises InputError if it ends the process."""
+        environment = self.new_environment()
+        with users_code("the environment's reset"):
+            found = environment.reset(task, 0)
+        try:
+            return read_result(StepResult(found)).observations
+        except (TypeError, ValueError) as error:
+            raise InputError(f"reset of {type(environment).__name__}: {error}") from error
 
     @property
     def for_evaluation(self) -> "TaskSetup":
@@ -88,6 +110,41 @@ class TaskSetup:
         counts = {"train_tasks": len(self.tasks), "eval_tasks": len(self.eval_tasks), **self.tally.counts}
         lines = {"reference_lines": dict(self.reference_lines)} if self.reference_lines else {}
         return counts | drawn_by_set(self.parts) | lines
+
+
+def _rows(name: str, rows: Any) -> Sequence[Task]:
+    """The tasks as a sequence of rows. Raises InputError for anything else."""
+    needed = 'needed: a list of rows, as [{"prompt": "..."}]'
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        raise InputError(f"TaskSetup({name}=...) is {shown(rows)}; {needed}")
+    with users_code(f"TaskSetup({name}=...)"):
+        rows = rows if isinstance(rows, Sequence) else list(rows)  # of a generator
+    for place, row in enumerate(rows):
+        if not isinstance(row, Mapping) or not all(isinstance(column, str) for column in row):
+            raise InputError(f"TaskSetup({name}=...) has {shown(row)} in place {place}; {needed}")
+    return rows
+
+
+def _are(method: str) -> Callable[[Any], bool]:
+    def are(values: Any) -> bool:
+        return isinstance(values, Mapping) and all(callable(getattr(one, method, None)) for one in values.values())
+
+    return are
+
+
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "environment": (callable, "a function or class that makes an Environment"),
+    "reward_function": (
+        lambda value: value is None or callable(getattr(value, "rewards", None)),
+        "None, or a RewardFunction such as FunctionReward(function, tokenizer)",
+    ),
+    "fingerprint": (lambda value: isinstance(value, str), "a text that says which tasks these are"),
+    "metric": (lambda value: value is None or callable(value), "None or a function"),
+    "monitors": (_are("score"), "scorers by name"),
+    "trained_agents": (lambda value: isinstance(value, int) and value > 0, "a number from 1 on"),
+    "eval_environment": (lambda value: value is None or callable(value), "None, or as for `environment`"),
+}
+"""by field: a test of its value, and what is needed"""
 
 
 class Prepare(Protocol):
@@ -248,13 +305,12 @@ def check_setup(config: PPOConfig, setup: TaskSetup, tokenizer: Any) -> None:
     """
     check_unused_settings(config.reward, setup)
     if config.rollout.policy_over == "actions":
-        environment = setup.new_environment()
-        for agent, seen in environment.reset(setup.tasks[0], 0).items():
+        for agent, seen in setup.first_observations(setup.tasks[0]).items():
             if agent not in setup.players and isinstance(
                 found := read_candidates(tokenizer, [seen.prompt], [seen.actions], config.rollout.max_new_tokens)[0],
                 str,
             ):
-                name = type(environment).__name__
+                name = type(setup.new_environment()).__name__
                 raise InputError(
                     f"--policy_over actions: {name}, first task, seed 0, step 0: the observation of {agent!r} {found}; "
                     "or leave --policy_over out"

@@ -19,9 +19,10 @@ from typing import TypeVar
 
 from lmgym.environments.episodes import RunningEpisode
 from lmgym.environments.players import ActionRequest, Player, ask
-from lmgym.environments.process_state import process_state_kept
 from lmgym.environments.protocol import Action, Environment, RewardFunction, Sample, Task
 from lmgym.errors import InputError, RunStopped, shown
+from lmgym.runs.process_state import process_state_kept
+from lmgym.runs.user_code import users_code
 
 MAX_THREADS = 64  # for environments that block
 T = TypeVar("T")
@@ -151,7 +152,8 @@ class Table:
     def step(self, episodes: Sequence[RunningEpisode]) -> None:
         """Ask all agents with an observation, and give their actions to the environments."""
         asked = {(e.index, agent): self._request(e, agent) for e in episodes for agent in e.observations}
-        found = ask(asked)
+        with users_code("a player"):
+            found = ask(asked)
         going_on, said = [], []
         for episode in episodes:
             actions = {agent: found[episode.index, agent][0] for agent in episode.observations}

@@ -13,10 +13,10 @@ from itertools import accumulate
 from typing import Any
 
 from lmgym.environments.episodes import Step
-from lmgym.environments.process_state import process_state_kept
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
+from lmgym.runs.process_state import process_state_kept
 from lmgym.scoring.retries import RetryPolicy, Reward, call_with_retries, read_number
 
 ARGUMENTS = ("samples", "prompts", "outputs", "tokenizer")

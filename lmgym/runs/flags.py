@@ -21,6 +21,7 @@ from lmgym.console import printed_line, reader_may_leave, say
 from lmgym.errors import InputError, RunStopped, ServerError, bounded, nearest, one_line, shown
 from lmgym.runs.known_flags import answer
 from lmgym.runs.locks import refuse_if_held
+from lmgym.runs.process_state import end_process
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ def exit_with_error(error: InputError | RunStopped | ServerError) -> NoReturn:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         # with connections to other ranks open, an ordinary exit may abort in their threads and lose the code
         sys.stdout.flush()
-        os._exit(error.exit_code)
+        end_process(error.exit_code)
     raise SystemExit(error.exit_code) from None
 
 

@@ -12,7 +12,6 @@ Design decisions:
 
 import atexit
 import contextlib
-import os
 import signal
 import socket
 import threading
@@ -25,6 +24,7 @@ from lmgym.distributed.ranks import rank
 from lmgym.errors import INTERRUPTED, outcome_of
 from lmgym.runs.launch import ends_process
 from lmgym.runs.launchers import is_alive, launchers
+from lmgym.runs.process_state import end_process
 
 SAME_REQUEST_SECONDS = 2.0
 POLL_SECONDS = 1.0
@@ -102,4 +102,4 @@ class Interrupts:
                 recorder = threading.Thread(target=self._record, args=(f"{reason}, the second request",), daemon=True)
                 recorder.start()
                 recorder.join(RECORD_SECONDS)
-            os._exit(self.exit_code)
+            end_process(self.exit_code)

@@ -12,6 +12,7 @@ from lmgym.console import print_to_nowhere, readers_left, replace_unencodable, s
 from lmgym.errors import STORAGE_FULL, InputError, RunStopped, ServerError, shown_path
 from lmgym.runs.files import files_error, storage_error
 from lmgym.runs.flags import exit_with_error
+from lmgym.runs.process_state import end_process
 
 STAGES = {"reward": "reward_models", "sft": "sft", "preference": "preferences", "ppo": "ppo"}
 """packages by their name in `lmgym train`"""
@@ -89,7 +90,7 @@ def _exit(error: InputError | RunStopped | ServerError) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
     except OSError:
-        os._exit(error.exit_code)
+        end_process(error.exit_code)
 
 
 def _end_rank() -> None:
@@ -102,4 +103,4 @@ def _end_rank() -> None:
     if "RANK" in os.environ and not raised:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        end_process(0)

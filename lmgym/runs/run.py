@@ -20,7 +20,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
@@ -34,6 +34,7 @@ from lmgym.runs.files import read_json, storage_error, storage_full, write_json,
 from lmgym.runs.layout import LOGS, lines_up_to, rename_former_run, restore_former_run
 from lmgym.runs.locks import FolderLock, cannot_write
 from lmgym.runs.paths import absolute
+from lmgym.runs.process_state import exits_raise
 from lmgym.runs.publisher import Publisher, start_publisher
 from lmgym.runs.record import cpu_seconds, describe_run, peak_memory, redact, timestamp
 from lmgym.runs.trackers import TrackedRun
@@ -64,6 +65,8 @@ class Run:
         self._step = 0
         self._has_updates = False
         self._report_failed = False
+        self._has_outcome = False
+        self._exits = ExitStack()
         self._write_error = ""
         self._identity = _identity(folder)
 
@@ -243,6 +246,7 @@ class Run:
 
     def finish(self, outcome: str = "finished", exit_code: int = 0, error: BaseException | None = None) -> None:
         """Writes the outcome and closes everything. If it is called again, the last outcome counts."""
+        self._has_outcome = True
         text = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
         try:
             self.update(outcome=outcome, exit_code=exit_code, error=text, ended=timestamp(), **self._cost())
@@ -274,12 +278,14 @@ class Run:
             self._lock = None
 
     def __enter__(self) -> "Run":
+        self._exits.enter_context(exits_raise())  # of losses, metrics, callbacks: all that runs within it
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        has_outcome = self._record.get("outcome") != "running"
+        self._exits.close()
+        has_outcome = self._has_outcome
         if has_outcome and (error is None or isinstance(error, SystemExit | RunStopped)):
             return  # the caller called `finish` and then left
         if self._former and not self._has_updates and not has_outcome and isinstance(error, InputError):

@@ -22,6 +22,7 @@ from typing import IO, final
 
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.errors import STALLED
+from lmgym.runs.process_state import end_process
 from lmgym.runs.stall_report import ASKS
 
 OURS = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ class StallWatch:
 def _exit_after(report: IO[bytes]) -> None:
     """Ends the process once its stall is reported, unless something holds the interpreter."""
     if report.read():
-        os._exit(STALLED)
+        end_process(STALLED)
 
 
 class _SignalEvent(ctypes.Structure):

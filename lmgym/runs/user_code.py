@@ -1,16 +1,21 @@
-"""Users' Python files: imported by path, and their exceptions as one line that names the place."""
+"""Code of users: every call of it goes through `users_code`, and files are imported by path.
+
+Such code neither ends the process nor changes its state (lmgym/runs/process_state.py).
+"""
 
 import hashlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 from lmgym.errors import InputError, RunStopped, one_line, shown_path
+from lmgym.runs.process_state import process_state_kept
 
 T = TypeVar("T")
 
@@ -31,13 +36,28 @@ def import_file(name: str | Path, needed: str) -> ModuleType:
     return module
 
 
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Around a call of users' code, such as "the environment's constructor"; its exceptions stay what they are.
+
+    Raises InputError if it ends the process by sys.exit or os._exit, which would seem to be a good end.
+    """
+    try:
+        with process_state_kept():
+            yield
+    except SystemExit as error:
+        found = f"{what} calls exit({error.code}) in {place_of(error)}"
+        raise InputError(f"{found}; needed: code that returns, or raises an error") from error
+
+
 def call_user_code(what: str, call: Callable[[], T]) -> T:
     """The result of `call`. An exception of the user's code becomes an InputError with its file and line."""
     try:
-        return call()
+        with users_code(what):
+            return call()
     except (InputError, RunStopped):
         raise
-    except (Exception, SystemExit) as error:  # sys.exit(0) would seem to be a good end
+    except Exception as error:
         place = "" if isinstance(error, SyntaxError) else place_of(error)
         message = one_line(f"{type(error).__name__}: {error}", 1000)
         raise InputError(f"{what} failed: {message}{place and f' ({place})'}") from error

@@ -21,6 +21,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 from lmgym.errors import MOST_SCORE, InputError, one_line, shown, shown_path
+from lmgym.runs.user_code import call_user_code
 
 if TYPE_CHECKING:
     import torch
@@ -125,7 +126,7 @@ def load_scorer(path: str, precision: Precision = "auto", concurrency: int | Non
         return load_function(match[1], match[2] or "")
     if (match := SCHEME.fullmatch(path)) and (found := entry_points(group=SCHEMES, name=match[1])):
         load: Any = next(iter(found)).load()
-        return load(path)
+        return call_user_code(path, lambda: load(path))
     return _load_folder(path, precision)
 
 

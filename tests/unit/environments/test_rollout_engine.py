@@ -348,7 +348,7 @@ def test_what_a_step_does_to_the_process_is_undone(blocking: bool, tmp_path: Pat
 
 def test_a_closed_stdout_is_opened_again() -> None:
     code = (
-        "import sys\nfrom lmgym.environments.process_state import process_state_kept\n"
+        "import sys\nfrom lmgym.runs.process_state import process_state_kept\n"
         "with process_state_kept(): sys.stdout.close()\nprint('said')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)

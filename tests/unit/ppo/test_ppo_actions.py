@@ -229,6 +229,9 @@ def test_a_game_that_cannot_be_chosen_in_is_refused_before_weights_are_loaded(li
         def reset(self, task, seed):
             return {"script": Observation("hello"), "policy": Observation("hello", listed)}
 
+        def step(self, actions):
+            raise AssertionError("no step is needed")
+
     setup = TaskSetup([{}], [{}], Game, None, "game", players={"script": ScriptedGenerator(["fine"])})  # type: ignore[arg-type]
     check_setup(PPOConfig("x"), setup, TOKENIZER)
     with pytest.raises(InputError) as refused:

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -303,6 +305,46 @@ def test_a_custom_task_setup_without_scorers_refuses_scorer_settings(reward, set
     made = TaskSetup([], [], ScoredChat, FakeReward(), "", **setup)
     with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
         check_unused_settings(RewardConfig(**reward), made)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tasks": [1]}, r"tasks=...\) has 1 in place 0; needed: a list of rows"),
+        ({"tasks": "hello"}, r"tasks=...\) is 'hello'; needed"),
+        ({"eval_tasks": [{}, {3: "x"}]}, r"eval_tasks=...\) has an object with 1 field in place 1"),
+        ({"tasks": None}, r"tasks=...\) is None"),
+        ({"environment": ["a"]}, r"environment=...\) is a list of 1 item; needed: a function or class"),
+        ({"reward_function": lambda **_: 1.0}, r"reward_function=...\) is .*FunctionReward\(function, tokenizer\)"),
+        ({"fingerprint": 3}, r"fingerprint=...\) is 3"),
+        ({"monitors": [LENGTH]}, r"monitors=...\) is a list"),
+        ({"monitors": {"a": len}}, r"monitors=...\) is an object with 1 field; needed: scorers by name"),
+        ({"trained_agents": "2"}, r"trained_agents=...\) is '2'; needed: a number"),
+    ],
+)
+def test_a_setup_of_wrong_types_is_refused_where_it_is_made(fields: dict, message: str) -> None:
+    usual = {"tasks": [], "eval_tasks": [], "environment": ScoredChat, "reward_function": None, "fingerprint": ""}
+    with pytest.raises(InputError, match=message):
+        TaskSetup(**usual | fields)
+
+
+def test_tasks_of_a_generator_are_read_once() -> None:
+    setup = TaskSetup(({"prompt": word} for word in "ab"), [], ScoredChat, None, "")  # type: ignore[arg-type]
+    assert [*setup.tasks, *setup.tasks] == 2 * [{"prompt": "a"}, {"prompt": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (lambda: None, r"makes None, without reset and step; needed"),
+        (lambda: SimpleNamespace(step=0, reset=lambda task, seed: ["a"]), "without step"),
+        (lambda: SimpleNamespace(step=len, reset=lambda task, seed: ["a"]), "^reset of SimpleNamespace: .*needed"),
+        (lambda: SimpleNamespace(step=len, reset=lambda task, seed: sys.exit(0)), r"reset calls exit\(0\)"),
+    ],
+)
+def test_an_environment_that_is_none_is_refused_at_its_first_use(environment, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TaskSetup([{}], [], environment, None, "").first_observations({})
 
 
 def test_a_gym_of_scorers_has_prompts_and_counts_what_it_rejected(tmp_path: Path) -> None:

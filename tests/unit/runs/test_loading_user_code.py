@@ -30,7 +30,7 @@ def test_a_file_becomes_a_module_that_shadows_none(tmp_path: Path) -> None:
         ("a.txt", "", "a.txt is not a Python file; needed: one that ends in .py"),
         ("a.py", "1 / 0\n", r"a.py failed: ZeroDivisionError: division by zero \(.*a.py, line 1\)"),
         ("a.py", "x = (\n", r"a.py failed: SyntaxError: '\(' was never closed \(a.py, line 1\)"),
-        ("a.py", "import sys\nsys.exit(0)\n", r"a.py failed: SystemExit: 0 \(.*a.py, line 2\)"),
+        ("a.py", "import sys\nsys.exit(0)\n", r"a.py calls exit\(0\) in .*a.py, line 2; needed: code"),
         ("a.py", "from lmgym.errors import InputError\nraise InputError('size=0')\n", "^size=0$"),
     ],
 )

@@ -236,6 +236,18 @@ def test_an_error_is_the_outcome_and_is_raised(
     assert (found["outcome"], found["exit_code"], found["error"]) == (outcome, exit_code, said)
 
 
+@pytest.mark.parametrize("is_main", [True, False])
+def test_within_a_run_of_any_rank_no_code_ends_the_process_as_if_all_were_well(tmp_path: Path, is_main: bool) -> None:
+    real = os._exit
+    run = Run.start(tmp_path, {}, seed=0, tracking="none", is_main=is_main)
+    with pytest.raises(RunStopped, match=r"^exit\(0\) was called before") as stopped, run:
+        os._exit(0)  # as a loss or a callback might
+    assert stopped.value.exit_code == 1
+    assert os._exit is real
+    if is_main:
+        assert record(tmp_path)["outcome"] == "failed"
+
+
 @pytest.mark.parametrize("code", [None, 0])
 def test_a_run_that_is_left_by_exit_0_is_not_finished_and_its_process_ends_with_1(tmp_path: Path, code) -> None:
     with (

@@ -5,11 +5,14 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
-from lmgym.environments.process_state import process_state_kept, users_code
 from lmgym.errors import InputError
+from lmgym.runs.process_state import exits_raise, process_state_kept
+from lmgym.runs.user_code import import_file, users_code
 
 
 @pytest.mark.parametrize(("leave", "code"), [(lambda: sys.exit(0), 0), (lambda: os._exit(0), 0), (lambda: exit(3), 3)])
@@ -32,6 +35,30 @@ def test_a_fork_within_it_ends_as_it_would() -> None:
         if (child := os.fork()) == 0:
             os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_threads_that_leave_in_the_order_in_which_they_came_leave_the_real_exit() -> None:
+    real = os._exit
+    first, second = exits_raise(), exits_raise()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    with pytest.raises(SystemExit):
+        os._exit(0)
+    second.__exit__(None, None, None)
+    assert os._exit is real
+
+
+def test_a_file_that_changes_the_process_as_it_is_imported_leaves_it_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "scorer.py"
+    file.write_text(
+        "import os, signal, torch\nos.chdir('/')\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "torch.set_grad_enabled(False)\ntorch.set_default_dtype(torch.float64)\n"
+    )
+    before = os.getcwd(), signal.getsignal(signal.SIGTERM)
+    import_file(file, "")
+    assert (os.getcwd(), signal.getsignal(signal.SIGTERM)) == before
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
 
 
 def test_handlers_of_signals_and_timers_are_those_from_before() -> None:

@@ -1,4 +1,4 @@
-"""The state of the process that code of users may change: kept around every call of an environment or a reward.
+"""The state of the process that code of users may change: kept around every call of it.
 
 All of it belongs to the process and not to the call: what one function leaves behind would change the next one, the
 training, or the folder that the run writes to. Nor may such code end the process: a run would seem to have ended well.
@@ -13,69 +13,80 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, TextIO
-
-from lmgym.errors import InputError
-from lmgym.runs.user_code import place_of
+from typing import Any, TextIO
 
 STREAMS = {"stdout": 1, "stderr": 2}
 SLACK = 0.01  # seconds between two readings of one timer
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-@contextmanager
-def users_code(what: str) -> Iterator[None]:
-    """`process_state_kept` around a call of users' code, such as "the environment's constructor".
+end_process = os._exit
+"""ends this process at once, also where `exits_raise` holds"""
+_scopes = 0
+_scopes_lock = threading.Lock()
 
-    Raises InputError if it ends the process by sys.exit or os._exit.
-    """
+
+@contextmanager
+def exits_raise() -> Iterator[None]:
+    """Within it os._exit raises SystemExit, as sys.exit does, in all threads; forks, as of multiprocessing, do end."""
+    global _scopes
+    here = os.getpid()
+
+    def raise_exit(code: int) -> None:
+        if os.getpid() != here:
+            end_process(code)
+        raise SystemExit(code)
+
+    with _scopes_lock:  # threads may leave in another order than they came
+        _scopes += 1
+        os._exit = raise_exit  # type: ignore[assignment]
     try:
-        with process_state_kept():
-            yield
-    except SystemExit as error:
-        found = f"{what} calls exit({error.code}) in {place_of(error)}"
-        raise InputError(f"{found}; needed: code that returns, or raises an error") from error
+        yield
+    finally:
+        with _scopes_lock:
+            _scopes -= 1
+            if _scopes == 0:
+                os._exit = end_process
 
 
 @contextmanager
 def process_state_kept() -> Iterator[None]:
     """Restores the working folder, torch's default dtype, device and gradient mode, stdout and stderr, handlers of
-    signals and the timer after a call, within which os._exit raises SystemExit.
+    signals and the timer after a call, within which `exits_raise` holds.
     """
     folder = _folder()
     streams = {name: getattr(sys, name) for name in STREAMS}
     copies = {name: _copy(number) for name, number in STREAMS.items()}
-    leave, handlers, due = os._exit, _handlers(), _due()
-    os._exit = _raising(leave)
-    torch = sys.modules.get("torch")  # games between scripts are played without it
-    if torch is not None:
-        dtype, gradients, device = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
+    handlers, due, modes = _handlers(), _due(), _torch_modes()
     try:
-        yield
+        with exits_raise():
+            yield
     finally:
-        os._exit = leave
         _restore_signals(handlers, due)
         if folder and _folder() != folder:
             os.chdir(folder)
-        if torch is not None:
-            torch.set_default_dtype(dtype)
-            torch.set_grad_enabled(gradients)
-            if torch.get_default_device() != device:
-                torch.set_default_device(device)
+        _restore_torch(modes)
         for name, stream in streams.items():
             _restore(name, stream, copies[name])
 
 
-def _raising(leave: Any) -> Any:
-    """os._exit that raises SystemExit in this process; forks of it, as multiprocessing makes, do end."""
-    here = os.getpid()
+def _torch_modes() -> tuple[Any, bool, Any] | None:
+    """torch's default dtype, gradient mode and device; None before it is imported, as games between scripts do."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
 
-    def raise_exit(code: int) -> NoReturn:
-        if os.getpid() != here:
-            leave(code)
-        raise SystemExit(code)
 
-    return raise_exit
+def _restore_torch(modes: tuple[Any, bool, Any] | None) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    dtype, gradients, device = modes or (torch.float32, True, torch.device("cpu"))
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(gradients)
+    if torch.get_default_device() != device:
+        torch.set_default_device(device)
 
 
 def _handlers() -> dict[int, Any]:
