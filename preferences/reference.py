@@ -24,6 +24,7 @@ from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_config
 from lmgym.models.sources import resolve_source
+from lmgym.runs.files import regular
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.text import Replies
@@ -145,7 +146,7 @@ def _hash_model(name: str, trust_remote_code: bool) -> str:
         return f"{name} {commit}"
     digest = hashlib.sha256()
     for path in sorted([*Path(source).glob("*.safetensors"), Path(source) / "config.json"]):
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             for block in iter(partial(file.read, BLOCK), b""):
                 digest.update(block)
     return digest.hexdigest()

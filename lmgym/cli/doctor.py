@@ -25,6 +25,7 @@ from typing import Literal
 
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.runs.files import regular
 
 HUB_SECONDS, TRIAL_SECONDS = 5.0, 180.0
 GIB = 1 << 30
@@ -190,7 +191,7 @@ def network() -> list[Finding]:
 def own_name(hosts: Path = Path("/etc/hosts")) -> list[Finding]:
     """This machine's name, where /etc/hosts leads it to the machine alone: ranks on other machines do not find it."""
     name = socket.gethostname()
-    lines = [line.partition("#")[0].split() for line in hosts.read_text(errors="replace").splitlines()]
+    lines = [line.partition("#")[0].split() for line in regular(hosts).read_text(errors="replace").splitlines()]
     address = next((words[0] for words in lines if name in words[1:]), "")
     if not address.startswith("127."):
         return []

@@ -17,6 +17,7 @@ from lmgym.data.rejections import NESTED, NOT_AN_OBJECT, NOT_CSV, NOT_UTF8, UNRE
 from lmgym.data.sources import TABLE_KINDS, find_files, kind_of, load_hub, read_state
 from lmgym.data.text_files import DELIMITERS, delimiter_of, first_lines, open_text
 from lmgym.errors import InputError, listed, one_line, shown
+from lmgym.runs.files import regular
 
 LONGEST_CELL = 2**31 - 1  # of a CSV; the csv module's own limit of 131,072 characters is below a long chat
 BATCH = 1000
@@ -74,7 +75,7 @@ def read_file(path: Path, split: str | None = None) -> Iterator[Record]:
         if path.is_dir():
             yield from _table_records(str(path), _indexed_tables(path))
             return
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             if file.read(len(LFS)) == LFS:
                 raise InputError(
                     f"dataset {one_line(str(path))} is not the data but a pointer of Git LFS; needed: the file itself; "
@@ -305,6 +306,7 @@ def _refusing_damage(path: Path, needed: str) -> Iterator[None]:
 
     name = one_line(str(path))
     try:
+        regular(path)
         yield
     except UnicodeDecodeError as error:
         raise InputError(f"dataset {name} has a column whose name is not UTF-8; rename it") from error

@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from lmgym.errors import InputError, found_from, listed, one_line
+from lmgym.runs.files import regular
 from lmgym.runs.hub import explain, find_token, refusal_of
 
 JSON_KINDS, TABLE_KINDS, PACKED = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ("", ".gz", ".zst")
@@ -93,7 +94,7 @@ def content_digest(source: str, split: str) -> str | None:
         for path in (file for one in found for file in (_all_of(one) if one.is_dir() else [one])):
             name = os.path.relpath(path, root) if root.is_dir() else path.name
             digest.update(b"\0%s\0%d\0" % (os.fsencode(name), path.stat().st_size))
-            with path.open("rb") as file:
+            with regular(path).open("rb") as file:
                 while block := file.read(BLOCK):
                     digest.update(block)
     except OSError as error:

@@ -23,6 +23,7 @@ import torch
 
 from lmgym.console import VERBOSE
 from lmgym.errors import InputError, did_you_mean, nearest, one_line, shown_path
+from lmgym.runs.files import regular
 
 if not torch.accelerator.is_available():
     # accelerate queries deepspeed for the accelerator even without DeepSpeed: on a CPU it would warn each time
@@ -73,7 +74,7 @@ def parse_config(path: str | Path) -> tuple[Path, dict[str, Any]]:
     """
     file = _find_config(str(path))
     try:
-        config = json.loads(file.read_text())
+        config = json.loads(regular(file).read_text())
     except (ValueError, RecursionError) as error:
         raise InputError(f"DeepSpeed config {shown_path(file)} is not JSON: {one_line(str(error))}") from error
     if _levels(config) > MOST_LEVELS:

@@ -15,6 +15,7 @@ from transformers import AutoConfig
 
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.models.sources import ADAPTER
+from lmgym.runs.files import regular
 from lmgym.runs.hub import explain
 
 TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -24,6 +25,7 @@ PROBES = [f"{letter * 64}!? {letter * 64}" for letter in "a0 \n.\u00e9"]
 @contextlib.contextmanager
 def readable(role: str, name: str, hint: str = "") -> Iterator[None]:
     """Turns any error of reading a model's files within a `with` into an InputError that names the file."""
+    _refuse_pipes(name)
     try:
         yield
     except (InputError, MemoryError, torch.OutOfMemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -41,6 +43,18 @@ def readable(role: str, name: str, hint: str = "") -> Iterator[None]:
             kind = "" if is_worded else f"{type(error).__name__}: "
             fault = f"{_suspect(role, name, error)}{kind}{one_line(first_line, 200)}{hint}"
         raise InputError(f"no {role} loads from {shown_path(name)}: {fault}") from error
+
+
+def _refuse_pipes(name: str) -> None:
+    """Raises InputError for a folder with a file that may never end, as libraries would wait for."""
+    folder = Path(os.path.expanduser(name))
+    for path in sorted(folder.iterdir()) if os.path.isdir(folder) else ():
+        try:
+            regular(path)
+        except OSError as error:
+            if not path.is_symlink():  # a broken link is an absent file
+                found = f"{shown_path(path.name)} is {error.strerror}; needed: files"
+                raise InputError(f"{shown_path(name)} is no model's folder: {found}") from error
 
 
 def _suspect(role: str, name: str, error: BaseException) -> str:

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from lmgym.runs.files import regular
+
 Row = dict[str, Any]
 
 MOST_SAMPLE_ROWS = 2000  # of a file: a report shows a few
@@ -161,7 +163,7 @@ class RunFiles:
     def _json(self, name: str) -> Row:
         path = self.folder / name
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(regular(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
@@ -173,7 +175,7 @@ class RunFiles:
         """The JSON objects of a file of lines, at most so many lines of it."""
         broken, fits = 0, SHAPES.get(name.partition("/")[0], lambda row: True)
         try:
-            with (self.folder / name).open(encoding="utf-8", errors="replace") as lines:
+            with regular(self.folder / name).open(encoding="utf-8", errors="replace") as lines:
                 for number, line in enumerate(lines):
                     if number == most:
                         break

@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from lmgym.distributed.ranks import rank
 from lmgym.errors import InputError, RunStopped
-from lmgym.runs.files import read_json, sync
+from lmgym.runs.files import read_json, regular, sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -129,7 +129,7 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
 
 def file_hash(path: Path) -> str:
     """The sha256 of a file's content."""
-    with path.open("rb", buffering=0) as file:
+    with regular(path).open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -189,7 +189,7 @@ def _content_fault(folder: Path, name: str) -> str:
 
 def _load_fault(path: Path, is_shard: bool) -> str:
     if path.name == "latest":  # DeepSpeed's file that names the folder of its shards
-        tag = path.read_text(encoding="utf-8").strip()
+        tag = regular(path).read_text(encoding="utf-8").strip()
         inside = tag == Path(tag).name and (path.parent / tag).is_dir()
         return "" if inside else f"names {tag[:80]!r}, which is not a folder of this checkpoint"
     if path.suffix == ".json":

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,18 @@ RUST_ERROR = re.compile(r"\(os error (\d+)\)")  # of safetensors and tokenizers
 TORCH_ERROR = "enforce fail at inline_container.cc"  # of torch.save, which does not give the cause
 
 
+def regular(path: Path) -> Path:
+    """The path of a file. Raises OSError for one that is absent, and for a pipe or a device, which may never end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "a pipe or a device, not a file", str(path))
+    return path
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file. Raises OSError or ValueError, also for content that is nested too deeply."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(regular(path).read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -35,7 +44,7 @@ def read_json(path: Path) -> Any:
 def read_line(path: Path, number: int) -> dict[str, Any]:
     """The JSON object in line `number`, from 1, of a file. Raises InputError if there is none."""
     try:
-        with path.open(encoding="utf-8") as lines:
+        with regular(path).open(encoding="utf-8") as lines:
             text = next(itertools.islice(lines, number - 1, None), None) if number > 0 else None
         found = json.loads(text) if text is not None else None
     except (OSError, ValueError, RecursionError) as error:

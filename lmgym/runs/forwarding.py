@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.masking import looks_secret, masked, remember
+from lmgym.runs.files import regular
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 FORWARDED = re.compile(
@@ -37,7 +38,7 @@ def forwarded(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def _read(path: Path) -> dict[str, str]:
     variables = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(regular(path).read_text(encoding="utf-8").splitlines(), 1):
         name, equals, value = line.strip().partition("=")
         if not equals or not NAME.fullmatch(name.strip()):
             if name.strip() and not name.startswith("#"):

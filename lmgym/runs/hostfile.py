@@ -31,7 +31,7 @@ def read_hostfile(file: str) -> list[Host]:
     """
     path = Path(file).expanduser()
     if not path.is_file():
-        found = "is a folder" if path.is_dir() else "does not exist"
+        found = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
         raise InputError(f"--hostfile {shown_path(file)} {found}; needed: a file with lines such as node-a slots=8")
     hosts: list[Host] = []
     wrong: list[str] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from lmgym.runs.files import read_json, write_json
+from lmgym.runs.files import read_json, regular, write_json
 
 NON_FINITE = "non_finite.json"
 LOGS = ("metrics.jsonl", "events.jsonl")
@@ -63,7 +63,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 def lines_up_to(path: Path, step: int) -> Iterator[str]:
     """The valid lines of a log up to a step, without a former run's final figures (run/...)."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
+    with regular(path).open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 metrics = json.loads(line)
@@ -75,7 +75,7 @@ def logged_lines(path: Path) -> Iterator[tuple[int, dict]]:
     """(step, line) of the valid lines of a log; none if there is no such file."""
     if not path.is_file():
         return
-    with path.open(encoding="utf-8", errors="replace") as lines:
+    with regular(path).open(encoding="utf-8", errors="replace") as lines:
         for text in lines:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 line = json.loads(text)

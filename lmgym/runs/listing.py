@@ -16,7 +16,7 @@ from typing import Any
 from lmgym.errors import InputError, found_from, one_line, shown_path
 from lmgym.report.key_figures import MainMetric, main_metric, total_cost
 from lmgym.report.run_files import is_number
-from lmgym.runs.files import read_json
+from lmgym.runs.files import read_json, regular
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import is_free
 
@@ -167,7 +167,7 @@ def evaluations_of(folder: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
     with suppress(OSError):
         if not path.is_file():
             return
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             ends = file.read(2 * END_BYTES)
             if file.read(1):
                 file.seek(-END_BYTES, os.SEEK_END)

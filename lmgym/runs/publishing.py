@@ -21,7 +21,7 @@ from typing import Any
 
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.masking import mask_keys
-from lmgym.runs.files import read_json, write_json
+from lmgym.runs.files import read_json, regular, write_json
 from lmgym.runs.hub import call, describe
 from lmgym.runs.locks import is_free
 from lmgym.runs.record import timestamp
@@ -86,7 +86,7 @@ def read_files(folder: Path, repository: str, base: str | None = None, private: 
         elif _fits(path.name, SETTINGS):
             files[path.name] = _cleaned_settings(path, folder, base)
         elif _fits(path.name, TEXTS):
-            text = path.read_text(encoding="utf-8")
+            text = regular(path).read_text(encoding="utf-8")
             text = clean_text(text.replace(below, base) if below and base else text, private)
             files[path.name] = _card(text, repository, base).encode()
         elif _fits(path.name, (*OTHERS, *own_code)):
@@ -214,7 +214,7 @@ def _digest(content: bytes | Path, digest: Any) -> str:
     if isinstance(content, bytes):
         digest.update(content)
     else:
-        with content.open("rb") as file:
+        with regular(content).open("rb") as file:
             while block := file.read(BLOCK):
                 digest.update(block)
     return digest.hexdigest()

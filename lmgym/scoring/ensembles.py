@@ -16,6 +16,7 @@ import torch
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.models.adapter_sets import load_adapter_set, shared_base, switch_on
 from lmgym.models.sources import ADAPTER, resolve_source
+from lmgym.runs.files import regular
 from lmgym.scoring.combinations import NEEDED, combine, is_combination
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.scorers import HFScorer, read_settings
@@ -90,7 +91,7 @@ def read_ensemble(path: str) -> tuple[list[str], str]:
     folder = Path(os.path.abspath(os.path.expanduser(path)))
     needed = '{"members": [PATH, ...], "combine": "mean"}; write it again with lmgym ensemble'
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = json.loads(regular(folder / FILE).read_text(encoding="utf-8"))
         members, combination = found["members"], found.get("combine", "mean")
         is_right = bool(members) and all(isinstance(member, str) and member for member in members)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

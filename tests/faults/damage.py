@@ -1,6 +1,7 @@
 """Damage to the files of a folder, drawn by a random generator: within JSON, tables and weights, or to their bytes."""
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -60,7 +61,9 @@ def damage_file(rng: random.Random, path: Path, others: list[Path]) -> str:
 
 def damage_whole(rng: random.Random, path: Path, others: list[Path]) -> str:
     """Its bytes, or the file as such."""
-    what = rng.choice(("bytes", "bytes", "bytes", "bytes", "missing", "a folder", "exchanged", "a broken link"))
+    what = rng.choice(
+        ("bytes", "bytes", "bytes", "bytes", "missing", "a folder", "exchanged", "a broken link", "a pipe")
+    )
     if what == "bytes":
         return damage_bytes(rng, path) if path.stat().st_size else "an empty file"
     if what == "exchanged" and others:
@@ -72,6 +75,8 @@ def damage_whole(rng: random.Random, path: Path, others: list[Path]) -> str:
         path.mkdir()
     elif what == "a broken link":
         path.symlink_to("/nowhere")
+    elif what == "a pipe":
+        os.mkfifo(path)
     return what
 
 

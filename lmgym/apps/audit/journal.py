@@ -16,6 +16,7 @@ from typing import Any
 from lmgym.apps.audit.suites import Item
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.report.status_line import StatusLine
+from lmgym.runs.files import regular
 from lmgym.runs.record import timestamp
 from lmgym.scoring.named_scorers import FUNCTION, JUDGE, RUBRIC
 from lmgym.scoring.protocol import Scorer, ScorerFailed
@@ -50,7 +51,7 @@ def scorer_fingerprint(path: str) -> str:
     if match := JUDGE.fullmatch(path):
         return _digest(path.partition(":")[0], scorer_fingerprint(match[1]))
     if (match := FUNCTION.fullmatch(path) or RUBRIC.fullmatch(path)) and os.path.isfile(match[1]):
-        return _digest(Path(match[1]).read_text(encoding="utf-8", errors="replace"), path[len(match[1]) :])
+        return _digest(regular(Path(match[1])).read_text(encoding="utf-8", errors="replace"), path[len(match[1]) :])
     whole = os.path.exists(os.path.expanduser(path))
     folder, _, rest = (path, "", "") if whole else path.partition("#")
     if ":" in folder and not os.path.exists(folder):
@@ -75,7 +76,7 @@ def read_journal(path: Path, scorer: str, fingerprint: str) -> dict[str, RowScor
     """
     if not path.exists():
         return {}
-    content = path.read_bytes()
+    content = regular(path).read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         os.truncate(path, len(whole))

@@ -20,7 +20,7 @@ from lmgym.apps.chat.exchanges import HUMAN_DECISIONS, Candidate, Exchange, pref
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.masking import mask_keys
 from lmgym.messages import from_messages
-from lmgym.runs.files import sync
+from lmgym.runs.files import regular, sync
 from lmgym.text import Conversation, Turn, messages
 
 FIELDS: dict[str, tuple[type, ...]] = {
@@ -238,7 +238,7 @@ def write_whole(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def load(path: Path) -> LoadedSession:
     """The session of a file. Raises InputError for a file that is not a session."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = regular(path).read_bytes().split(b"\n")
     except OSError as error:
         raise InputError(f"cannot load a session from {shown_path(path)}: {error.strerror}{_nearby(path)}") from None
     loaded = LoadedSession()

@@ -21,6 +21,7 @@ from lmgym.apps.debate.quotes import simplify
 from lmgym.data.json_rows import parse_json
 from lmgym.data.rejections import RowError
 from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.runs.files import regular
 
 Row = Mapping[str, Any]
 HARD = 1
@@ -157,7 +158,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Row]]:
     """The objects of a JSONL file with their line numbers. Raises InputError for a file or line that is none."""
     opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8") as file:
+        with opened(regular(path), "rt", encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     row = parse_json(line)

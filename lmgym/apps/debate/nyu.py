@@ -17,6 +17,7 @@ from lmgym.apps.debate.verdicts import read_verdict, write_verdict
 from lmgym.data.json_rows import parse_json
 from lmgym.data.rejections import RowError
 from lmgym.errors import InputError, listed, one_line, shown, shown_path
+from lmgym.runs.files import regular
 
 RULES = QuoteRules()
 NO_NUMBER = "-1"
@@ -61,7 +62,7 @@ def read_nyu_file(file: Path) -> Iterator[Transcript]:
 def read_text(file: Path, needed: str) -> str:
     """A file's text. Raises InputError, with what is needed, if it cannot be read as UTF-8."""
     try:
-        return file.read_text(encoding="utf-8")
+        return regular(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{shown_path(file)} cannot be read: {one_line(str(error))}; needed: {needed}") from error
 

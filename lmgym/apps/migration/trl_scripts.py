@@ -10,6 +10,7 @@ from typing import Any
 
 from lmgym.apps.migration.assignments import UNKNOWN, Assignments
 from lmgym.errors import InputError, listed, one_line, shown, shown_path
+from lmgym.runs.files import regular
 
 KINDS = {name: name.lower() for name in ("Reward", "SFT", "DPO", "KTO", "ORPO", "CPO", "GRPO", "RLOO", "PPO")}
 CONFIGS = {f"{name}Config": kind for name, kind in KINDS.items()}
@@ -102,7 +103,7 @@ def read_file(path: Path, kind: str | None = None) -> list[Settings]:
     """The trainers of a script, or the one of a YAML config. Raises InputError for a file with none."""
     name = shown_path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{name}: {one_line(str(error))}; {NEEDED}, or a YAML config of TRL's command") from error
     if path.suffix in (".yaml", ".yml"):

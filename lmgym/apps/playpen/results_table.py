@@ -20,7 +20,7 @@ from lmgym.apps.games.dialogue.scoring import ABORTED, MAIN_SCORE
 from lmgym.apps.games.dialogue.suites import EpisodeScore, SuiteScore, episode_score, suite_score
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown_path
-from lmgym.runs.files import read_json, write_text
+from lmgym.runs.files import read_json, regular, write_text
 
 RAW, TABLE, PAGE = "raw.csv", "results.csv", "results.html"
 PLAYED = "Played"
@@ -93,7 +93,7 @@ def _read_raw(path: Path) -> Scores:
     """The scores of an earlier raw.csv, if there is one."""
     found: Scores = defaultdict(dict)
     if path.is_file():
-        for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))):
+        for row in csv.DictReader(io.StringIO(regular(path).read_text(encoding="utf-8"))):
             if missing := [name for name in COLUMNS if row.get(name) is None]:
                 raise InputError(f"{shown_path(path)} has no column {missing[0]}; needed: one of clem eval, or none")
             if row["metric"] != PLAYED:

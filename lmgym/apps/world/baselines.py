@@ -20,6 +20,7 @@ from lmgym.data.column_kinds import NUMBER, TEXT, Kind
 from lmgym.data.columns import read_columns, require_columns
 from lmgym.errors import MOST_SEED, InputError, one_line, shown, shown_path
 from lmgym.messages import from_transcript
+from lmgym.runs.files import regular
 from lmgym.text import Conversation
 from reward_models.metrics.evaluations import split_reply
 from reward_models.metrics.labels import JOINT_BITS
@@ -78,7 +79,7 @@ def _read(path: Path, wanted: Mapping[str, Kind], rows: int | None = None) -> An
 
 def _seed(folder: Path) -> int:
     try:
-        world = json.loads((folder / "world.json").read_text())
+        world = json.loads(regular(folder / "world.json").read_text())
         version, seed = world["version"], world["seed"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = one_line(f"no {error}" if isinstance(error, KeyError) else str(error), 80)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.errors import InputError, nearest, one_line, shown, shown_path
+from lmgym.runs.files import regular
 from ppo.trlx.data.method_configs import MethodConfig, find_method
 
 Settings = dict[str, Any]
@@ -101,7 +102,7 @@ class TRLConfig:
 
         name = shown_path(yml_fp)
         try:
-            config = yaml.safe_load(Path(yml_fp).read_text(encoding="utf-8"))
+            config = yaml.safe_load(regular(Path(yml_fp)).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise InputError(f"{name}: {one_line(str(error))}; needed: a YAML file of trlx's sections") from error
         try:

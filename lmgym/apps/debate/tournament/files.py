@@ -15,7 +15,7 @@ from lmgym.apps.debate.nyu import in_order, read_nyu_file, read_text
 from lmgym.apps.debate.transcript import Transcript, read_lines, to_row
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.masking import mask_keys
-from lmgym.runs.files import read_json, write_json
+from lmgym.runs.files import read_json, regular, write_json
 
 TRANSCRIPTS, RESULTS, SETTINGS = "transcripts.jsonl", "results.json", "tournament.json"
 
@@ -38,7 +38,7 @@ def read_played(path: Path) -> list[Transcript]:
     """The transcripts of a file, without a line at its end that is not complete, which is cut off."""
     if not path.is_file():
         return []
-    content = path.read_bytes()
+    content = regular(path).read_bytes()
     complete = content[: content.rfind(b"\n") + 1]
     if len(complete) < len(content):
         with path.open("r+b") as file:
@@ -95,7 +95,7 @@ def _nyu_files(given: Path) -> list[Path]:
 
 
 def _is_ours(file: Path) -> bool:
-    with file.open(encoding="utf-8", errors="replace") as lines:
+    with regular(file).open(encoding="utf-8", errors="replace") as lines:
         return '"schema"' in lines.readline()
 
 

@@ -162,7 +162,7 @@ def _read_episode(folder: Path) -> RecordedEpisode:
     """Requests and instance may be absent, as in published records."""
     found: dict[str, Any] = {}
     for name in (INTERACTIONS, REQUESTS, SCORES, FAILURE, INSTANCE):
-        if (folder / name).is_file():
+        if (folder / name).exists():
             found[name] = read_json(folder / name)
             if not isinstance(found[name], list if name == REQUESTS else dict):
                 raise ValueError(f"{name} holds a {type(found[name]).__name__}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from lmgym.errors import InputError, did_you_mean, listed, nearest, one_line, shown, shown_path
 from lmgym.masking import masked
+from lmgym.runs.files import regular
 from lmgym.runs.record import redact
 
 PACKAGED = "packaged"
@@ -77,7 +78,7 @@ def read_selector(text: str, name_field: str) -> dict[str, Any]:
 def read_entries(path: Path) -> tuple[list[dict[str, Any]], str]:
     """(the objects of a registry's file, its text). Raises InputError, with the line, for a file that is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8")
         content = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(
