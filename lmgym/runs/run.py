@@ -17,6 +17,7 @@ before anything slow or fragile begins.
 import json
 import math
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -291,7 +292,7 @@ class Run:
         if self._former and not self._has_updates and not has_outcome and isinstance(error, InputError):
             self._restore_former_run()
             return
-        stopped = self._stopped_by_storage(error)
+        stopped = self._stopped_by_storage(error) or _stopped_by_lost_rank(error)
         outcome, exit_code = outcome_of(stopped or error)
         earlier = self.write_error
         self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else stopped or error)
@@ -329,6 +330,18 @@ class Run:
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)
+
+
+def _stopped_by_lost_rank(error: BaseException | None) -> RunStopped | None:
+    """The RunStopped of a run that lost the connection to another rank, as when that one is killed; else None."""
+    distributed = sys.modules.get("torch.distributed")
+    is_lost = distributed is not None and isinstance(error, distributed.DistError)
+    if not (is_lost or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))):  # gloo has no class
+        return None
+    why = f"the connection to another rank is lost ({one_line(str(error), 80)}); the launcher says which one ended, "
+    stopped = RunStopped(f"{why}and how; the same command goes on from its last checkpoint, if it has one", "failed", 1)
+    stopped.alone = os.environ.get("RANK") == "1"  # rank 0 may be the lost one
+    return stopped
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
