@@ -4,8 +4,10 @@ Every number is finite and has an upper limit, where values stop making sense; t
 """
 
 import difflib
+import errno
 import re
 import shlex
+import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -128,6 +130,14 @@ def found_from(name: object) -> str:
             if (folder / path).exists():
                 return f"; it is found from another folder: cd {shlex.quote(str(folder))}"
     return ""
+
+
+def regular(path: Path) -> Path:
+    """The path of a file. Raises OSError for one that is absent, and for a pipe or a device, which may never end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "a pipe or a device, not a file", str(path))
+    return path
 
 
 def bounded(message: str) -> str:

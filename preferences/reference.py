@@ -19,12 +19,11 @@ import torch
 
 from lmgym.data.task_data import TaskData
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, sum_over_ranks
-from lmgym.errors import InputError, shown_path
+from lmgym.errors import InputError, regular, shown_path
 from lmgym.models.classifiers import round_weights
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_config
 from lmgym.models.sources import resolve_source
-from lmgym.runs.files import regular
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.text import Replies

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from lmgym.console import say
-from lmgym.errors import InputError, one_line, shown_path
-from lmgym.runs.files import regular
+from lmgym.errors import InputError, one_line, regular, shown_path
 
 HUB_SECONDS, TRIAL_SECONDS = 5.0, 180.0
 GIB = 1 << 30

@@ -16,8 +16,7 @@ from lmgym.data.json_rows import document_rows, is_chat, is_document, json_decod
 from lmgym.data.rejections import NESTED, NOT_AN_OBJECT, NOT_CSV, NOT_UTF8, UNREADABLE, RowError
 from lmgym.data.sources import TABLE_KINDS, find_files, kind_of, load_hub, read_state
 from lmgym.data.text_files import DELIMITERS, delimiter_of, first_lines, open_text
-from lmgym.errors import InputError, listed, one_line, shown
-from lmgym.runs.files import regular
+from lmgym.errors import InputError, listed, one_line, regular, shown
 
 LONGEST_CELL = 2**31 - 1  # of a CSV; the csv module's own limit of 131,072 characters is below a long chat
 BATCH = 1000

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from lmgym.errors import InputError, found_from, listed, one_line
-from lmgym.runs.files import regular
+from lmgym.errors import InputError, found_from, listed, one_line, regular
 from lmgym.runs.hub import explain, find_token, refusal_of
 
 JSON_KINDS, TABLE_KINDS, PACKED = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ("", ".gz", ".zst")

@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from lmgym.console import VERBOSE
-from lmgym.errors import InputError, did_you_mean, nearest, one_line, shown_path
-from lmgym.runs.files import regular
+from lmgym.errors import InputError, did_you_mean, nearest, one_line, regular, shown_path
 
 if not torch.accelerator.is_available():
     # accelerate queries deepspeed for the accelerator even without DeepSpeed: on a CPU it would warn each time

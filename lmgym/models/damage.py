@@ -13,9 +13,8 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 
-from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.errors import InputError, one_line, regular, shown, shown_path
 from lmgym.models.sources import ADAPTER
-from lmgym.runs.files import regular
 from lmgym.runs.hub import explain
 
 TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")

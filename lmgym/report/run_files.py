@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from lmgym.runs.files import regular
+from lmgym.errors import regular
 
 Row = dict[str, Any]
 

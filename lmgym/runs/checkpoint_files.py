@@ -22,8 +22,8 @@ import torch
 from safetensors import safe_open
 
 from lmgym.distributed.ranks import rank
-from lmgym.errors import InputError, RunStopped
-from lmgym.runs.files import read_json, regular, sync
+from lmgym.errors import InputError, RunStopped, regular
+from lmgym.runs.files import read_json, sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -10,12 +10,11 @@ import math
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import STORAGE_FULL, InputError, RunStopped, found_from, shown, shown_path
+from lmgym.errors import STORAGE_FULL, InputError, RunStopped, found_from, regular, shown, shown_path
 from lmgym.masking import mask_keys, masked
 
 # full, over a quota or the maximum file size, read-only, broken
@@ -23,14 +22,6 @@ STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS
 FILES_ERRORS = frozenset({errno.EMFILE, errno.ENFILE})
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")  # of safetensors and tokenizers
 TORCH_ERROR = "enforce fail at inline_container.cc"  # of torch.save, which does not give the cause
-
-
-def regular(path: Path) -> Path:
-    """The path of a file. Raises OSError for one that is absent, and for a pipe or a device, which may never end."""
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "a pipe or a device, not a file", str(path))
-    return path
 
 
 def read_json(path: Path) -> Any:

@@ -5,9 +5,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, regular, shown, shown_path
 from lmgym.masking import looks_secret, masked, remember
-from lmgym.runs.files import regular
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 FORWARDED = re.compile(

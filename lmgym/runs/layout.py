@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from lmgym.runs.files import read_json, regular, write_json
+from lmgym.errors import regular
+from lmgym.runs.files import read_json, write_json
 
 NON_FINITE = "non_finite.json"
 LOGS = ("metrics.jsonl", "events.jsonl")

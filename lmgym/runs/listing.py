@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError, found_from, one_line, shown_path
+from lmgym.errors import InputError, found_from, one_line, regular, shown_path
 from lmgym.report.key_figures import MainMetric, main_metric, total_cost
 from lmgym.report.run_files import is_number
-from lmgym.runs.files import read_json, regular
+from lmgym.runs.files import read_json
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import is_free
 

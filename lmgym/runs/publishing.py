@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, regular, shown, shown_path
 from lmgym.masking import mask_keys
-from lmgym.runs.files import read_json, regular, write_json
+from lmgym.runs.files import read_json, write_json
 from lmgym.runs.hub import call, describe
 from lmgym.runs.locks import is_free
 from lmgym.runs.record import timestamp

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.errors import InputError, one_line, regular, shown, shown_path
 from lmgym.models.adapter_sets import load_adapter_set, shared_base, switch_on
 from lmgym.models.sources import ADAPTER, resolve_source
-from lmgym.runs.files import regular
 from lmgym.scoring.combinations import NEEDED, combine, is_combination
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.scorers import HFScorer, read_settings

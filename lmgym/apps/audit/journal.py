@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.audit.suites import Item
-from lmgym.errors import InputError, one_line, shown_path
+from lmgym.errors import InputError, one_line, regular, shown_path
 from lmgym.report.status_line import StatusLine
-from lmgym.runs.files import regular
 from lmgym.runs.record import timestamp
 from lmgym.scoring.named_scorers import FUNCTION, JUDGE, RUBRIC
 from lmgym.scoring.protocol import Scorer, ScorerFailed

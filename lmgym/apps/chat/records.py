@@ -17,10 +17,10 @@ from types import NoneType
 from typing import Any
 
 from lmgym.apps.chat.exchanges import HUMAN_DECISIONS, Candidate, Exchange, preferences
-from lmgym.errors import InputError, one_line, shown_path
+from lmgym.errors import InputError, one_line, regular, shown_path
 from lmgym.masking import mask_keys
 from lmgym.messages import from_messages
-from lmgym.runs.files import regular, sync
+from lmgym.runs.files import sync
 from lmgym.text import Conversation, Turn, messages
 
 FIELDS: dict[str, tuple[type, ...]] = {

@@ -20,8 +20,7 @@ from lmgym.apps.debate.questions import Question, from_gold_label, read_question
 from lmgym.apps.debate.quotes import simplify
 from lmgym.data.json_rows import parse_json
 from lmgym.data.rejections import RowError
-from lmgym.errors import InputError, one_line, shown, shown_path
-from lmgym.runs.files import regular
+from lmgym.errors import InputError, one_line, regular, shown, shown_path
 
 Row = Mapping[str, Any]
 HARD = 1

@@ -16,8 +16,7 @@ from lmgym.apps.debate.transcript import Speech, Transcript, Verdict
 from lmgym.apps.debate.verdicts import read_verdict, write_verdict
 from lmgym.data.json_rows import parse_json
 from lmgym.data.rejections import RowError
-from lmgym.errors import InputError, listed, one_line, shown, shown_path
-from lmgym.runs.files import regular
+from lmgym.errors import InputError, listed, one_line, regular, shown, shown_path
 
 RULES = QuoteRules()
 NO_NUMBER = "-1"

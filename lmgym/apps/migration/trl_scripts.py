@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.migration.assignments import UNKNOWN, Assignments
-from lmgym.errors import InputError, listed, one_line, shown, shown_path
-from lmgym.runs.files import regular
+from lmgym.errors import InputError, listed, one_line, regular, shown, shown_path
 
 KINDS = {name: name.lower() for name in ("Reward", "SFT", "DPO", "KTO", "ORPO", "CPO", "GRPO", "RLOO", "PPO")}
 CONFIGS = {f"{name}Config": kind for name, kind in KINDS.items()}

@@ -19,8 +19,8 @@ from lmgym.apps.games.dialogue.records import SCORES
 from lmgym.apps.games.dialogue.scoring import ABORTED, MAIN_SCORE
 from lmgym.apps.games.dialogue.suites import EpisodeScore, SuiteScore, episode_score, suite_score
 from lmgym.console import say
-from lmgym.errors import InputError, one_line, shown_path
-from lmgym.runs.files import read_json, regular, write_text
+from lmgym.errors import InputError, one_line, regular, shown_path
+from lmgym.runs.files import read_json, write_text
 
 RAW, TABLE, PAGE = "raw.csv", "results.csv", "results.html"
 PLAYED = "Played"

@@ -18,9 +18,8 @@ from sklearn.linear_model import LogisticRegression
 from lmgym.apps.world.world import VERSION, World
 from lmgym.data.column_kinds import NUMBER, TEXT, Kind
 from lmgym.data.columns import read_columns, require_columns
-from lmgym.errors import MOST_SEED, InputError, one_line, shown, shown_path
+from lmgym.errors import MOST_SEED, InputError, one_line, regular, shown, shown_path
 from lmgym.messages import from_transcript
-from lmgym.runs.files import regular
 from lmgym.text import Conversation
 from reward_models.metrics.evaluations import split_reply
 from reward_models.metrics.labels import JOINT_BITS

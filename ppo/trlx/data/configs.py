@@ -10,8 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError, nearest, one_line, shown, shown_path
-from lmgym.runs.files import regular
+from lmgym.errors import InputError, nearest, one_line, regular, shown, shown_path
 from ppo.trlx.data.method_configs import MethodConfig, find_method
 
 Settings = dict[str, Any]

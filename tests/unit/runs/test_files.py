@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from lmgym.cli.main import main
 from lmgym.data.records import read_file, read_parquet
-from lmgym.errors import InputError
+from lmgym.errors import InputError, regular
 from lmgym.models.loading import load_tokenizer
-from lmgym.runs.files import read_json, read_line, regular
+from lmgym.runs.files import read_json, read_line
 from lmgym.runs.hostfile import read_hostfile
 from lmgym.scoring.named_scorers import load_scorer
 

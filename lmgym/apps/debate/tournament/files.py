@@ -13,9 +13,9 @@ from typing import Any
 
 from lmgym.apps.debate.nyu import in_order, read_nyu_file, read_text
 from lmgym.apps.debate.transcript import Transcript, read_lines, to_row
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, regular, shown, shown_path
 from lmgym.masking import mask_keys
-from lmgym.runs.files import read_json, regular, write_json
+from lmgym.runs.files import read_json, write_json
 
 TRANSCRIPTS, RESULTS, SETTINGS = "transcripts.jsonl", "results.json", "tournament.json"
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import InputError, did_you_mean, listed, nearest, one_line, shown, shown_path
+from lmgym.errors import InputError, did_you_mean, listed, nearest, one_line, regular, shown, shown_path
 from lmgym.masking import masked
-from lmgym.runs.files import regular
 from lmgym.runs.record import redact
 
 PACKAGED = "packaged"
