@@ -40,7 +40,7 @@ def server() -> Iterator[JudgeServer]:
     started.stop()
 
 
-def test_a_rubric_is_read_from_yaml_and_from_json_in_both_forms(tmp_path: Path) -> None:
+def test_a_rubric_is_read_from_yaml_and_from_json_in_both_forms(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "r.yaml").write_text(RUBRIC.format(model="outputs/judge"))
     rows = [
         {"name": "helpful", "text": "Does the reply do what the user asked for?"},
@@ -51,6 +51,9 @@ def test_a_rubric_is_read_from_yaml_and_from_json_in_both_forms(tmp_path: Path) 
     found = read_rubric(str(tmp_path / "r.yaml"))
     assert found == read_rubric(str(tmp_path / "r.json"))
     assert [(one.name, one.weight) for one in found.criteria] == [("helpful", 1.0), ("short", 3.0)]
+    (tmp_path / "own.yaml").write_text(RUBRIC.format(model="openai:gpt-5"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    assert read_spec(f"{tmp_path}/own.yaml").model == "openai:gpt-5", "which is asked at the provider's own address"
     other = read_spec(f"{tmp_path}/r.yaml#openai:http://127.0.0.1:1/v1#tiny")
     assert (other.model, other.criteria) == ("openai:http://127.0.0.1:1/v1#tiny", found.criteria)
 

@@ -23,7 +23,7 @@ from lmgym.apps.playpen.registries.specs import (
 )
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.generation.model_specs import read_model_spec
-from lmgym.origin import TYPED, Origin, may_ask, origin_of, refuse
+from lmgym.origin import ENVIRONMENT, TYPED, Origin, may_ask, origin_of, refuse
 from lmgym.scoring.named_scorers import name_of
 
 REGISTRY = "model_registry.json"
@@ -129,7 +129,8 @@ def _refuse_unasked_address(name: str, backend: str, address: Any, origin: Origi
         url = one_line(str(address), 80)
         sent = f"which would get the key {VARIABLES[backend]} of {shown_path(key)}" if key else "which has no key here"
         needed = _needed("ask it", name, f"'base_url':'{url}'")
-        refuse(origin, f"the address {url} of {name}, {sent}", f"{needed}, or a key of {backend} in key.json beside it")
+        beside = f", or a key of {backend} in key.json beside it" if key != ENVIRONMENT else ""
+        refuse(origin, f"the address {url} of {name}, {sent}", needed + beside)
 
 
 def _needed(purpose: str, name: str, setting: str) -> str:
