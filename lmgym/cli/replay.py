@@ -1,11 +1,11 @@
 """`lmgym replay`: the command of a run again, on one process, to play a recorded episode.
 
 A run's folder may come from elsewhere. So of its command only ALLOWED settings are taken, which name no code, address
-or key, and of these no value that is an address or a Python file. What is left out is said; the user can give it again.
+or key, and of these no value that could be code or an address (lmgym/origin.py). What is left out is said; the user can
+give it again.
 """
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ import click
 from lmgym.config import ColumnConfig
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.origin import names_code_or_address, origin_of, refuse
 from lmgym.runs.files import read_json
 from lmgym.runs.launch import STAGES, launch
 from lmgym.runs.launching import become, experiments, find_experiment
@@ -31,7 +32,6 @@ OF_TRAINING = {
     *("local_rank", "deepspeed", "output", "tracking", "resume", "dry_run", "num_gpus", "master_port", "replay"),
 }
 """settings that a replay has no use for, left out without a word"""
-ELSEWHERE = re.compile(r"://|\.py\b")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -75,7 +75,7 @@ def replay_command(words: str, experiment: str | None = None, flags: Sequence[st
         file = (folder / recorded[script]).resolve()
         if file not in {own.resolve() for stage in STAGES for own in experiments(stage).values()}:
             again = f"lmgym replay {shlex.quote(shown_path(words))} --experiment {shlex.quote(shown_path(file))}"
-            raise InputError(f"the run's file is none of lmgym's experiments; needed, to run it: {again}")
+            refuse(origin_of(record), f"{shown_path(file)}, none of lmgym's experiments", f"to run it: {again}")
     kept, dropped = _allowed([] if script is None else recorded[script + 1 :])
     if dropped:
         say(
@@ -104,7 +104,7 @@ def _allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
     kept, dropped = list[str](), list[str]()
     for flag in _flags(words):
         name = flag[0].partition("=")[0].lstrip("-").replace("-", "_")
-        if name in ALLOWED and not any(map(ELSEWHERE.search, flag)):
+        if name in ALLOWED and not any(map(names_code_or_address, flag)):
             kept += flag
         elif name not in OF_TRAINING:
             dropped.append(f"--{one_line(name, 40)}")

@@ -6,10 +6,13 @@ transformers' own lists of classes decide the kind: a decoder is a model that it
 import contextlib
 import re
 from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from lmgym.errors import InputError, shown, shown_path
+from lmgym.errors import InputError, one_line, shown, shown_path
+from lmgym.origin import origin_of, refuse
 
 OTHER_INPUTS = re.compile(r"(^|_)(vision|image|vq|vlm|audio|speech|protein)_")  # in field names
 DECODERS = "llama, qwen3, gpt2, ..."
@@ -44,6 +47,19 @@ def vocabulary_size(config) -> int:
 def context_length(config) -> int:
     """Most tokens that a model of this config reads; 2^30 if it gives no limit."""
     return _first(config, CONTEXT) or 1 << 30
+
+
+def refuse_kernels(name: str, stated: Any) -> None:
+    """Raises InputError if config.json takes attention, or another part, from a repository: transformers would run it.
+
+    So it is with `attn_implementation` and its like, as text or by part, in the config and those inside it.
+    """
+    for field, value in stated.items() if isinstance(stated, dict) else ():
+        found = [one for one in (value.values() if isinstance(value, dict) else [value]) if isinstance(one, str)]
+        if field.endswith("_implementation") and (code := next((one for one in found if "/" in one), "")):
+            named = f"{one_line(code, 80)} as its {field}, code of a repository"
+            refuse(origin_of(Path(name) / "config.json"), named, "to load the model: the file without that field")
+        refuse_kernels(name, value)
 
 
 def refuse_absent_fields(name: str, config, stated: Collection[str]) -> None:

@@ -18,7 +18,7 @@ from lmgym.console import VERBOSE
 from lmgym.distributed.weights import refuse_non_finite_weights
 from lmgym.errors import InputError
 from lmgym.models.classifiers import Float32Head, classifier_class, head_name, init_head
-from lmgym.models.config_fields import refuse_absent_fields, refuse_other_than_text
+from lmgym.models.config_fields import refuse_absent_fields, refuse_kernels, refuse_other_than_text
 from lmgym.models.damage import readable, refuse_damaged_tokens, refuse_failing_patterns
 from lmgym.models.parameters import gathered
 from lmgym.models.quantized import is_quantized, keep_exact, loading_arguments
@@ -90,6 +90,7 @@ def load_config(name: str, trust_remote_code: bool = False):
         arguments = source_arguments(name, trust_remote_code)
         config = AutoConfig.from_pretrained(**arguments)
         stated, _ = PretrainedConfig.get_config_dict(**arguments)
+    refuse_kernels(name, stated)
     refuse_other_than_text(name, config)
     refuse_absent_fields(name, config, stated)
     return config

@@ -90,7 +90,7 @@ def outcome(record: Mapping[str, Any]) -> tuple[str, str]:
 def ending(run: RunFiles) -> list[str]:
     """Sentences on how the run ended, and on its resumption."""
     record, updates = run.record, run.metrics[-1].get("step", 0) if run.metrics else 0
-    found = [f"{outcome(record)[1].capitalize()} after {updates:,} update{'' if updates == 1 else 's'}."]
+    found = [f"{outcome(record)[1].capitalize()} after {_count(updates)} update{'' if updates == 1 else 's'}."]
     if run.kept_update is not None:
         metric = shown(run.evaluation["best_metric"])
         found.append(
@@ -111,6 +111,11 @@ def ending(run: RunFiles) -> list[str]:
     return found
 
 
+def _count(number: object) -> str:
+    """A number of a file as it is printed; of another value its form."""
+    return f"{number:,}" if is_number(number) else shown(number)
+
+
 def notes(run: RunFiles) -> list[Panel]:
     """Warnings and alarms, with the update at which they occurred; then the other notes."""
     kinds = {"alarm": 0, "warning": 1}
@@ -118,7 +123,7 @@ def notes(run: RunFiles) -> list[Panel]:
     rows = [
         (
             str(event.get("kind", "note")),
-            f"after\N{NO-BREAK SPACE}update\N{NO-BREAK SPACE}{event.get('step', 0):,}",
+            f"after\N{NO-BREAK SPACE}update\N{NO-BREAK SPACE}{_count(event.get('step', 0))}",
             _without_kind(shown(event.get("text", ""))),
         )
         for event in events[:MOST_NOTES]
@@ -220,7 +225,7 @@ def data(run: RunFiles) -> list[Panel]:
     plain = [(name.replace("_", " "), f"{value:,}") for name, value in counts.items() if is_number(value)]
     panels = [Panel("rows", "Rows", table=Table(("", "number"), plain, frozenset({1})))] if plain else []
     reasons = [
-        (shown(reason), f"{number:,}", why)
+        (shown(reason), _count(number), why)
         for key, why in (("rejected_by_reason", "rejected"), ("not_needed_by_reason", "not needed"))
         for reason, number in (counts.get(key) or {}).items()
     ]

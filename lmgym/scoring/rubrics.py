@@ -11,7 +11,9 @@ from typing import Annotated, Any
 from lmgym.config import Range, check_ranges
 from lmgym.console import say
 from lmgym.errors import MOST_STEPS, InputError, did_you_mean, listed, one_line, shown, shown_path
+from lmgym.generation.model_specs import read_model_spec
 from lmgym.generation.openai_server import CONCURRENCY
+from lmgym.origin import may_ask, origin_of, refuse
 from lmgym.scoring.judge_models import load_judge_model
 from lmgym.scoring.judge_prompts import Criterion
 from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE, SCALE, ComparingJudge, GradingJudge
@@ -77,7 +79,7 @@ def load_judge(path: str, concurrency: int | None = None) -> GradingJudge | Comp
 
 
 def read_spec(path: str) -> Rubric:
-    """The rubric of a spec. Raises InputError for another form."""
+    """The rubric of a spec. Raises InputError for another form, and for a server's address that only the file names."""
     if match := SPEC.fullmatch(path):
         if not match[2]:
             raise InputError(
@@ -87,7 +89,12 @@ def read_spec(path: str) -> Rubric:
     match = FILE.fullmatch(path)
     assert match, "a judge's spec"
     rubric = read_rubric(match[1])
-    return replace(rubric, model=match[2]) if match[2] else rubric
+    if match[2]:
+        return replace(rubric, model=match[2])
+    if rubric.model and read_model_spec(rubric.model).urls and not may_ask(origin := origin_of(match[1])):
+        model = one_line(rubric.model, 120)
+        refuse(origin, f"the address of {model}", f"to ask it: {shown_path(match[1])}#{model}")
+    return rubric
 
 
 def read_rubric(path: str) -> Rubric:

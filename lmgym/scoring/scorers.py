@@ -1,10 +1,11 @@
 """Scorers: Hugging Face sequence classifiers and plain functions."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -171,7 +172,7 @@ class HFScorer:
             batch_tokens,
             moments,
             ends_in_eos,
-            saved.get("means", ()),
+            saved.get("means") or (),
             saved.get("reads") == END_OF_TURN,
         )
         try:
@@ -347,4 +348,22 @@ def read_settings(name: str) -> dict:
     if not isinstance(settings, dict):
         kind = type(settings).__name__
         raise InputError(f"{path} is a JSON {kind}, not an object; restore it, or delete it to use the defaults")
+    for field, value in settings.items():
+        if field in SETTINGS and not SETTINGS[field][0](value):
+            needed = f"{SETTINGS[field][1]}; restore it, or delete it to use the defaults"
+            raise InputError(f"{path}: {field} is {shown(value)}; needed: {needed}")
     return settings
+
+
+def _are_numbers(value: Any, count: int | None = None) -> bool:
+    right = isinstance(value, list) and all(type(one) in (int, float) and math.isfinite(one) for one in value)
+    return right and count in (None, len(value))
+
+
+SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "reduce": (lambda value: isinstance(value, str), "text"),
+    "max_length": (lambda value: value is None or (type(value) is int and value > 0), "a number of tokens"),
+    "moments": (lambda value: value is None or _are_numbers(value, 2), "a mean and a standard deviation"),
+    "means": (lambda value: value is None or _are_numbers(value), "a list of numbers"),
+}
+"""what fields of scorer.json have to be, by their names"""

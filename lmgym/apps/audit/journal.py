@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.audit.suites import Item
-from lmgym.errors import InputError, one_line, regular, shown_path
+from lmgym.errors import InputError, one_line, regular, shown, shown_path
+from lmgym.report.run_files import is_number
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.record import timestamp
 from lmgym.scoring.named_scorers import FUNCTION, JUDGE, RUBRIC
@@ -82,14 +83,24 @@ def read_journal(path: Path, scorer: str, fingerprint: str) -> dict[str, RowScor
     try:
         lines = [json.loads(line) for line in whole.splitlines()]
         header, rows = (lines[0], lines[1:]) if lines else ({}, [])
-        found = {row["key"]: RowScores(**(row | {"scores": tuple(row["scores"])})) for row in rows}
-    except (ValueError, TypeError, KeyError) as error:
+        found = {row["key"]: _read_row(row) for row in rows}
+        of = header.get("fingerprint")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{shown_path(path)} is damaged ({one_line(str(error))}); delete it to score anew") from error
-    if header and header.get("fingerprint") != fingerprint:
+    if header and of != fingerprint:
         raise InputError(
             f"{shown_path(path)} has scores of {one_line(str(header.get('scorer')))}, which was another model than "
             f"{one_line(scorer)} now; name another --output, or delete the file to score anew"
         )
+    return found
+
+
+def _read_row(row: dict[str, Any]) -> RowScores:
+    """A row of a file. Raises TypeError for one with values of other types."""
+    found = RowScores(**(row | {"scores": tuple(row["scores"])}))
+    numbers = (*found.scores, found.seconds, found.truncated or 0)
+    if not (isinstance(found.key, str) and isinstance(found.failed, str) and all(map(is_number, numbers))):
+        raise TypeError(f"row {shown(found.key)} has other values than scores")
     return found
 
 

@@ -6,9 +6,10 @@ import textwrap
 from lmgym.apps.playpen.registries.games import ALL, GameRegistry
 from lmgym.apps.playpen.registries.keys import KEY_FILE, VARIABLES, find_key_file, read_keys
 from lmgym.apps.playpen.registries.models import BACKENDS, ModelRegistry
-from lmgym.apps.playpen.registries.specs import PACKAGED, Spec
+from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.console import say
 from lmgym.errors import InputError
+from lmgym.origin import PACKAGED
 
 WIDTH = 70
 

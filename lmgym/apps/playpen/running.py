@@ -13,7 +13,7 @@ from lmgym.apps.playpen.listing import say_found
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import ServerGone, close_games, tasks_of
 from lmgym.apps.playpen.registries.games import GameRegistry, is_own, load_games
-from lmgym.apps.playpen.registries.models import load_models, refuse_unasked_address, refuse_unnamed_code
+from lmgym.apps.playpen.registries.models import load_models, refuse_unnamed
 from lmgym.apps.playpen.registries.specs import Spec, read_selector
 from lmgym.apps.playpen.trainers.base import BasePlayPen
 from lmgym.apps.playpen.trainers.names import make_importable
@@ -120,6 +120,5 @@ def _with_instances(spec: Spec, name: str | None) -> Spec:
 def _model(selector: str, temperature: float, max_tokens: int) -> Model:
     spec = load_models().select(selector)
     say_found(selector, spec)
-    refuse_unnamed_code(spec, selector)
-    refuse_unasked_address(spec, selector)
+    refuse_unnamed(spec, selector)
     return Model(spec, temperature, max_tokens)

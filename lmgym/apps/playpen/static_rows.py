@@ -16,6 +16,7 @@ from lmgym.data.records import read_records
 from lmgym.environments.protocol import Observation, StepResult
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.generation.protocol import ReplyScript
+from lmgym.origin import origin_of
 from lmgym.text import Conversation, Turn
 
 SEAT = "Player 1"
@@ -74,7 +75,7 @@ class StaticGame:
 
     def __init__(self, name: str, source: str, instances: Sequence[Mapping[str, Any]]) -> None:
         fields = {"game_name": name, "description": f"questions of {source}", "players": 1, "benchmark": ["static"]}
-        self.spec, self.instances = Spec(fields, source), instances
+        self.spec, self.instances = Spec(fields, origin_of(source)), instances
 
     def experiments(self) -> Sequence[Mapping[str, Any]]:
         """One experiment with all questions."""

@@ -43,6 +43,13 @@ class RewardError(RuntimeError):
     """The server refused a request, or gave no answer for as long as the client was willing to wait."""
 
 
+class _StaysHere(urllib.request.HTTPRedirectHandler):
+    """A redirection is an answer like any other: the address that it names would get the texts and the token."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """None."""
+
+
 class Client:
     """Asks one server. Threads may share it."""
 
@@ -65,7 +72,7 @@ class Client:
         """of the server, that the run exploits its reward"""
         self.run = (run or os.environ.get("LMGYM_RUN") or this_run())[:LONGEST_NAME]
         # a proxy of the environment would get the texts and the token
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _StaysHere)
 
     def rewards(self, conversations: Sequence[Any], scorer: str | None = None, step: int | None = None) -> list[float]:
         """Raw scores of the last message of each conversation, by the named scorer or the server's first."""

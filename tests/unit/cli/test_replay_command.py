@@ -58,7 +58,7 @@ def test_a_file_that_only_the_run_names_is_refused_with_the_command_that_names_i
     refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=run)
     assert refused.returncode == 2
     assert refused.stderr == (
-        "error: the run's file is none of lmgym's experiments; needed, to run it: lmgym replay "
+        f"error: {run}/run.json names {file.resolve()}, none of lmgym's experiments; needed, to run it: lmgym replay "
         f"{path} --experiment {file.resolve()}\n"
     )
     assert not marker.exists()

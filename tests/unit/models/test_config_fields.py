@@ -80,3 +80,18 @@ def test_a_config_without_a_context_length_is_accepted(small_models: dict[str, P
     del config["max_position_embeddings"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert load_config(str(tmp_path)).model_type == "llama"
+
+
+@pytest.mark.parametrize("field", ["attn_implementation", "experts_implementation", "of_tomorrow_implementation"])
+@pytest.mark.parametrize("value", ["evil/kernel", "evil/kernel@v1:forward", {"": "eager", "inner": "evil/kernel"}])
+@pytest.mark.parametrize("inside", [False, True])
+def test_code_of_a_repository_that_a_config_takes_attention_from_is_refused(
+    small_models: dict[str, Path], tmp_path: Path, field: str, value: object, inside: bool
+) -> None:
+    config = json.loads((small_models["llama"] / "config.json").read_text())
+    planted = {"text_config": {field: value}} if inside else {field: value}
+    (tmp_path / "config.json").write_text(json.dumps(config | planted))
+    with pytest.raises(InputError, match=rf"config.json names evil/kernel.* as its {field}, code of a repo"):
+        load_config(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"attn_implementation": "eager"}))
+    load_config(str(tmp_path))

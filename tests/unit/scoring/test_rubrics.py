@@ -40,7 +40,7 @@ def server() -> Iterator[JudgeServer]:
     started.stop()
 
 
-def test_a_rubric_is_read_from_yaml_and_from_json_in_both_forms(tmp_path: Path) -> None:
+def test_a_rubric_is_read_from_yaml_and_from_json_in_both_forms(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "r.yaml").write_text(RUBRIC.format(model="outputs/judge"))
     rows = [
         {"name": "helpful", "text": "Does the reply do what the user asked for?"},
@@ -51,6 +51,9 @@ def test_a_rubric_is_read_from_yaml_and_from_json_in_both_forms(tmp_path: Path) 
     found = read_rubric(str(tmp_path / "r.yaml"))
     assert found == read_rubric(str(tmp_path / "r.json"))
     assert [(one.name, one.weight) for one in found.criteria] == [("helpful", 1.0), ("short", 3.0)]
+    (tmp_path / "own.yaml").write_text(RUBRIC.format(model="openai:gpt-5"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    assert read_spec(f"{tmp_path}/own.yaml").model == "openai:gpt-5", "which is asked at the provider's own address"
     other = read_spec(f"{tmp_path}/r.yaml#openai:http://127.0.0.1:1/v1#tiny")
     assert (other.model, other.criteria) == ("openai:http://127.0.0.1:1/v1#tiny", found.criteria)
 
@@ -102,8 +105,12 @@ def test_a_rubric_that_is_not_there_and_a_spec_without_a_model_are_refused() -> 
 
 def test_lmgym_score_writes_each_criterions_grade_and_says_the_cost(tmp_path: Path, server: JudgeServer) -> None:
     (tmp_path / "r.yaml").write_text(RUBRIC.format(model=server.spec))
+    with pytest.raises(InputError, match=rf"r.yaml names the address of .*; needed, to ask it: .*r.yaml#{server.spec}"):
+        load_scorer(f"{tmp_path}/r.yaml")
+    assert not server.bodies
+    rubric = f"{tmp_path}/r.yaml#{server.spec}"
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "reply": "b"}\n{"prompt": "c", "reply": "d"}\n')
-    command = ["score", f"{tmp_path}/r.yaml", f"{tmp_path}/rows.jsonl", "--output", f"{tmp_path}/out.jsonl"]
+    command = ["score", rubric, f"{tmp_path}/rows.jsonl", "--output", f"{tmp_path}/out.jsonl"]
     result = CliRunner().invoke(main, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     row = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
@@ -111,7 +118,7 @@ def test_lmgym_score_writes_each_criterions_grade_and_says_the_cost(tmp_path: Pa
     assert row["grades"] == pytest.approx(
         {"helpful": 5, "short": 2, "helpful entropy": 0, "short entropy": 0.6931472}, abs=1e-6
     )
-    judge = load_scorer(f"{tmp_path}/r.yaml", concurrency=2)
+    judge = load_scorer(rubric, concurrency=2)
     assert isinstance(judge, GradingJudge)
     assert judge.verdicts.model.generator.concurrency == 2  # type: ignore[attr-defined]
     assert server.asked == 4

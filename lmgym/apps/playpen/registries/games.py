@@ -12,7 +12,6 @@ from typing import Any
 
 from lmgym.apps.playpen.registries.own_games import OWN_GAMES
 from lmgym.apps.playpen.registries.specs import (
-    PACKAGED,
     Spec,
     one_of,
     read_entries,
@@ -21,7 +20,8 @@ from lmgym.apps.playpen.registries.specs import (
     unify,
 )
 from lmgym.console import say
-from lmgym.errors import InputError, listed, shown, shown_path
+from lmgym.errors import InputError, listed, one_line, shown, shown_path
+from lmgym.origin import PACKAGED, Origin, origin_of, refuse
 
 REGISTRY, CHECKOUT = "game_registry.json", "clembench"
 GAME_FILE, MASTER = "clemgame.json", "master.py"
@@ -78,7 +78,7 @@ class GameRegistry:
         return list(dict.fromkeys(spec.name for spec in self.specs))
 
     def _first_of_each_name(self, specs: Sequence[Spec]) -> list[Spec]:
-        sources: dict[str, str] = {}
+        sources: dict[str, Origin] = {}
         for spec in specs:
             sources.setdefault(spec.name, spec.source)
         return [spec for spec in specs if sources[spec.name] == spec.source]
@@ -122,7 +122,7 @@ def _read_registry(path: Path) -> list[Spec]:
             folder = Path(str(entry["benchmark_path"])).expanduser()
             specs += read_checkout(folder if folder.is_absolute() else path.parent / folder)
         elif "game_path" in entry:
-            specs.append(_checked(entry, path, str(path)))
+            specs.append(_checked(entry, path))
         else:
             raise InputError(
                 f"{shown_path(path)}: entry {number} has neither benchmark_path nor game_path; needed: "
@@ -155,26 +155,24 @@ def _game_files(folder: Path, depth: int) -> list[Path]:
 
 def _read_game(file: Path) -> list[Spec]:
     entries, _ = read_entries(file)
-    return [_checked({**entry, "game_path": str(file.parent)}, file, str(file)) for entry in entries]
+    return [_checked({**entry, "game_path": str(file.parent)}, file) for entry in entries]
 
 
-def _checked(entry: dict[str, Any], path: Path, source: str) -> Spec:
+def _checked(entry: dict[str, Any], path: Path) -> Spec:
     if missing := [name for name in ("game_name", "players") if name not in entry]:
         raise InputError(f"{shown_path(path)}: a game has no {missing[0]}; needed: game_name, players and game_path")
     players = str(entry["players"])
     if not (players.isascii() and players.isdecimal() and 1 <= int(players[:9]) <= MOST_PLAYERS):
         found = f"{shown_path(path)}: game {shown(entry['game_name'])} has players={shown(entry['players'])}"
         raise InputError(f"{found}; needed: a number of 1 to {MOST_PLAYERS}")
-    return Spec(entry, source)
+    return Spec(entry, origin_of(path))
 
 
 def refuse_unnamed(spec: Spec) -> None:
     """Raises InputError, with the flag that names it, for a game whose code the user has not named."""
     if spec.unnamed:
-        raise InputError(
-            f"{spec.name} is code in {shown_path(spec.get('game_path'))}, of {spec.unnamed} in this folder; needed, to "
-            f"run it: --games {shown_path(spec.unnamed)}"
-        )
+        code = f"{one_line(spec.name, 40)}, code in {shown_path(spec.get('game_path'))}"
+        refuse(spec.source, code, f"to run it: --games {shown_path(spec.unnamed)}")
 
 
 def is_static(spec: Spec) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lmgym.errors import InputError, shown_path
 from lmgym.masking import remember
+from lmgym.origin import ENVIRONMENT, Origin, origin_of
 from lmgym.runs.files import read_json
 
 KEY_FILE = "key.json"
@@ -23,7 +24,7 @@ VARIABLES = {
     "huggingface": "HF_TOKEN",
 }
 """environment variable of each backend's key"""
-_from_file: dict[tuple[str, str], Path] = {}
+_from_file: dict[tuple[str, str], Origin] = {}
 """the file that a key was taken from, by its variable and the key"""
 
 
@@ -57,19 +58,24 @@ def read_keys(path: Path | None) -> Mapping[str, Mapping[str, str]]:
     return fields
 
 
-def origin_of_key(backend: str) -> Path | str:
-    """Where the backend's key would come from: a file, "environment", or "" without one."""
+def origin_of_keys(path: Path) -> Origin:
+    """The origin of a file of keys: that of ~/.clemcore is the user's own configuration."""
+    return Origin(str(path)) if path == Path.home() / HOME / KEY_FILE else origin_of(path)
+
+
+def origin_of_key(backend: str) -> Origin | None:
+    """Where the backend's key would come from; None without one."""
     path = find_key_file()
     variable = VARIABLES[backend]
     if (key := os.environ.get(variable, "")).strip():
-        return _from_file.get((variable, key), "environment")
-    return path if path and str(read_keys(path).get(backend, {}).get("api_key", "")).strip() else ""
+        return _from_file.get((variable, key), ENVIRONMENT)
+    return origin_of_keys(path) if path and str(read_keys(path).get(backend, {}).get("api_key", "")).strip() else None
 
 
-def address_of_file(backend: str) -> tuple[str, Path]:
-    """(the base_url of the backend in key.json, or "", that file)."""
+def address_of_keys(backend: str) -> tuple[str, Origin]:
+    """(the base_url of the backend in key.json, or "", the origin of that file)."""
     path = find_key_file()
-    return str(read_keys(path).get(backend, {}).get("base_url", "")), path or Path(KEY_FILE)
+    return str(read_keys(path).get(backend, {}).get("base_url", "")), origin_of_keys(path or Path(KEY_FILE))
 
 
 def provide_key(backend: str, required: bool) -> tuple[str, Mapping[str, str]]:
@@ -84,7 +90,7 @@ def provide_key(backend: str, required: bool) -> tuple[str, Mapping[str, str]]:
     if not os.environ.get(variable, "").strip() and str(entry.get("api_key", "")).strip():
         os.environ[variable] = str(entry["api_key"]).strip()
         assert path is not None
-        _from_file[variable, os.environ[variable]] = path
+        _from_file[variable, os.environ[variable]] = origin_of_keys(path)
     others = {name: str(value) for name, value in entry.items() if name != "api_key"}
     if os.environ.get(variable, "").strip():
         return variable, others

@@ -4,16 +4,15 @@ A selector is a name or a part of a spec. It is unified with the first entry tha
 extra keys are added to the entry's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmgym.apps.playpen.registries import packaged
-from lmgym.apps.playpen.registries.keys import VARIABLES, address_of_file, find_key_file, origin_of_key, read_keys
+from lmgym.apps.playpen.registries.keys import VARIABLES, address_of_keys, find_key_file, origin_of_key, read_keys
 from lmgym.apps.playpen.registries.specs import (
-    PACKAGED,
     SOURCE_FIELD,
     Spec,
     one_of,
@@ -24,11 +23,12 @@ from lmgym.apps.playpen.registries.specs import (
 )
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.generation.model_specs import read_model_spec
+from lmgym.origin import ENVIRONMENT, TYPED, Origin, may_ask, origin_of, refuse
 from lmgym.scoring.named_scorers import name_of
 
 REGISTRY = "model_registry.json"
 PROGRAMMED = "_player_programmed"
-SERVED, TYPED = "spec", "the command line"
+SERVED = "spec"
 MOCKS = ("mock", "programmatic")
 BACKENDS = {
     "huggingface_local": "a folder or hub id of a causal model, in this process",
@@ -100,50 +100,41 @@ def load_models(folder: Path | None = None) -> ModelRegistry:
     return ModelRegistry([*custom, *(Spec(fields) for fields in packaged.MODELS)])
 
 
-def refuse_unnamed_code(spec: Spec, selector: str) -> None:
-    """Raises InputError for an entry that runs code which comes with its model, unless the selector asks for it too."""
-    asked = read_selector(selector, "model_name").get("model_config")
-    config = spec.get("model_config")
-    if not isinstance(config, dict) or not config.get("trust_remote_code"):
-        return
-    if not isinstance(asked, dict) or not asked.get("trust_remote_code"):
-        wanted = f"{{'model_name':'{one_line(spec.name, 40)}','model_config':{{'trust_remote_code':true}}}}"
-        raise InputError(
-            f"{one_line(spec.name, 40)} of {shown_path(spec.source)} has trust_remote_code, which runs code that comes "
-            f'with the model; needed, to run it: "{wanted}" as the model'
+def refuse_unnamed(spec: Spec, selector: str) -> None:
+    """Raises InputError for an entry whose code or address only a file names, with the selector that names it too."""
+    asked, config = read_selector(selector, "model_name").get("model_config"), spec.get("model_config")
+    typed: Mapping[str, Any] = asked if isinstance(asked, dict) else {}
+    found: Mapping[str, Any] = config if isinstance(config, dict) else {}
+    name = one_line(spec.name, 40)
+    if found.get("trust_remote_code") and not typed.get("trust_remote_code") and spec.source.is_file:
+        refuse(
+            spec.source,
+            f"trust_remote_code of {name}, code that comes with the model",
+            _needed("run it", name, "'trust_remote_code':true"),
         )
+    if spec.get("backend") == SERVED:
+        words = str(spec.get("model_id") or spec.name)
+        if read_model_spec(words).urls and not may_ask(spec.source):
+            refuse(spec.source, f"the address {one_line(words, 80)}", "to ask it: that as the model")
+    elif spec.get("backend") in VARIABLES and not typed.get("base_url"):
+        _refuse_unasked_address(name, str(spec.get("backend")), found.get("base_url"), spec.source)
 
 
-def refuse_unasked_address(spec: Spec, selector: str) -> None:
-    """Raises InputError where a key would go to an address that a file names, of another folder than the key's.
-
-    A key of the environment goes to such an address only if the selector names it; one of key.json also to an address
-    in the files beside it.
-    """
-    backend, config = str(spec.get("backend")), spec.get("model_config")
-    asked = read_selector(selector, "model_name").get("model_config")
-    typed = asked.get("base_url") if isinstance(asked, dict) else None
-    if backend == SERVED and spec.source not in (TYPED, PACKAGED):
-        words = one_line(str(spec.get("model_id") or spec.name), 80)
-        raise InputError(
-            f"{shown_path(spec.source)} names {words}, which is asked with a key; needed: that as the model"
-        )
-    url: Any = config.get("base_url") if isinstance(config, dict) else None
-    if backend not in VARIABLES or typed or (url and spec.source == PACKAGED):
-        return
-    file = Path(spec.source)
-    if not url:
-        url, file = address_of_file(backend)
+def _refuse_unasked_address(name: str, backend: str, address: Any, origin: Origin) -> None:
+    """Of an entry's base_url or, without one, that of its backend in key.json."""
+    if not address:
+        address, origin = address_of_keys(backend)
     key = origin_of_key(backend)
-    if not url or not key or (isinstance(key, Path) and key.resolve().parent == file.resolve().parent):
-        return
-    whose = f"of {shown_path(key)}" if isinstance(key, Path) else "of the environment"
-    name, address = one_line(spec.name, 40), one_line(str(url), 80)
-    wanted = f"{{'model_name':'{name}','model_config':{{'base_url':'{address}'}}}}"
-    raise InputError(
-        f"{shown_path(file)} names the address {address} for {name}, and the key {VARIABLES[backend]} {whose} would go "
-        f'there; needed, to send it: "{wanted}" as the model, or api_key of {backend} in a key.json beside that file'
-    )
+    if address and not may_ask(origin, key):
+        url = one_line(str(address), 80)
+        sent = f"which would get the key {VARIABLES[backend]} of {shown_path(key)}" if key else "which has no key here"
+        needed = _needed("ask it", name, f"'base_url':'{url}'")
+        beside = f", or a key of {backend} in key.json beside it" if key != ENVIRONMENT else ""
+        refuse(origin, f"the address {url} of {name}, {sent}", needed + beside)
+
+
+def _needed(purpose: str, name: str, setting: str) -> str:
+    return f"to {purpose}: \"{{'model_name':'{name}','model_config':{{{setting}}}}}\" as the model"
 
 
 def check_backend(spec: Spec) -> None:
@@ -167,4 +158,4 @@ def _read_models(path: Path) -> list[Spec]:
         refuse_misspelt(path, text, config, CONFIG_KEYS)
         if missing := [name for name in ("model_name", "backend") if not isinstance(entry.get(name), str)]:
             raise InputError(f"{shown_path(path)}: entry {number} has no {missing[0]}; needed: model_name and backend")
-    return [Spec({k: v for k, v in entry.items() if k != SOURCE_FIELD}, str(path)) for entry in entries]
+    return [Spec({k: v for k, v in entry.items() if k != SOURCE_FIELD}, origin_of(path)) for entry in entries]

@@ -9,10 +9,9 @@ from typing import Any
 
 from lmgym.errors import InputError, did_you_mean, listed, nearest, one_line, regular, shown, shown_path
 from lmgym.masking import masked
+from lmgym.origin import PACKAGED, Origin
 from lmgym.runs.record import redact
 
-PACKAGED = "packaged"
-"""source of the entries that come with lmgym"""
 SOURCE_FIELD = "lookup_source"
 MISSPELT = 0.75  # similarity from which an unknown key is taken for a misspelt one, and not for an extra one
 
@@ -22,7 +21,7 @@ class Spec:
     """An entry of a registry: its fields, and the file it is from, or PACKAGED."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
-    source: str = PACKAGED
+    source: Origin = PACKAGED
     unnamed: str = ""
     """the registry's file, of a game whose code the user has not named: it can be listed, and is not run"""
 
@@ -37,7 +36,7 @@ class Spec:
 
     def __str__(self) -> str:
         """The fields and the source as one line of JSON, as Playpen prints them, without secrets."""
-        fields = {**self.public, SOURCE_FIELD: self.source}
+        fields = {**self.public, SOURCE_FIELD: str(self.source)}
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
     @property

@@ -15,6 +15,7 @@ from lmgym.apps.playpen.registries.specs import SOURCE_FIELD, Spec
 from lmgym.config import StageConfig
 from lmgym.console import say
 from lmgym.errors import InputError, listed, shown_path
+from lmgym.origin import origin_of
 from lmgym.runs.files import read_json
 from lmgym.runs.flags import override
 
@@ -122,7 +123,7 @@ def keep_checkpoint(learner: Model, folder: Path, result: str, suffix: str) -> P
     } | ({} if result == "adapter" else {"huggingface_id": str(target)})
     from lmgym.apps.playpen.local_player import load_local_player
 
-    load_local_player(Spec(entry, str(folder / ENTRY)), entry["model_config"])
+    load_local_player(Spec(entry, origin_of(folder / ENTRY)), entry["model_config"])
     (folder / ENTRY).write_text(json.dumps([entry], indent=2) + "\n", encoding="utf-8")
     say("To play with the trained model, add this entry to model_registry.json:")
     for line in json.dumps(entry, indent=2, ensure_ascii=False).splitlines():

@@ -14,10 +14,11 @@ from lmgym.apps.playpen.listing import list_games, list_models
 from lmgym.apps.playpen.players import Model, make_generator
 from lmgym.apps.playpen.registries.games import load_games, read_checkout
 from lmgym.apps.playpen.registries.keys import VARIABLES, provide_key, read_keys
-from lmgym.apps.playpen.registries.models import load_models, refuse_unasked_address, refuse_unnamed_code
-from lmgym.apps.playpen.registries.specs import PACKAGED, Spec, unify
+from lmgym.apps.playpen.registries.models import load_models, refuse_unnamed
+from lmgym.apps.playpen.registries.specs import Spec, unify
 from lmgym.errors import InputError
 from lmgym.masking import masked
+from lmgym.origin import PACKAGED
 
 ROOT = Path(__file__).parents[4]
 KEY = "sk-never-to-be-seen-0123"
@@ -210,7 +211,7 @@ def test_a_game_of_a_registry_that_nobody_named_is_listed_and_not_run(capsys) ->
     assert "higher_lower:" in capsys.readouterr().out
     for selector in ("higher_lower", "{'game_name':'higher_lower','players':2}", "{'benchmark':['toy']}"):
         for spec in found.select(selector):
-            with pytest.raises(InputError, match=r"higher_lower is code in .*; needed, to run it: --games .*y.json"):
+            with pytest.raises(InputError, match=r" names higher_lower, code in .*; needed, to run it: --games .*json"):
                 open_game(spec)
     [named] = load_games("game_registry.json").select("higher_lower")
     assert open_game(named).spec == named
@@ -221,11 +222,11 @@ def test_a_models_own_code_is_run_only_if_the_command_line_asks_for_it() -> None
     entry = {"model_name": "mine", "backend": "huggingface_local", "huggingface_id": "a/b@" + "0" * 40}
     write("model_registry.json", [{**entry, "model_config": {"trust_remote_code": True}}])
     selector = "{'model_name':'mine','model_config':{'trust_remote_code':true}}"
-    with pytest.raises(InputError, match=r"mine of .*json has trust_remote_code, .*; needed, to run it: ") as caught:
-        refuse_unnamed_code(load_models().select("mine"), "mine")
+    with pytest.raises(InputError, match=r"json names trust_remote_code of mine, .*; needed, to run it: ") as caught:
+        refuse_unnamed(load_models().select("mine"), "mine")
     assert f'"{selector}" as the model' in str(caught.value)
-    refuse_unnamed_code(load_models().select(selector), selector)
-    refuse_unnamed_code(load_models().select("smol-135m"), "smol-135m")
+    refuse_unnamed(load_models().select(selector), selector)
+    refuse_unnamed(load_models().select("smol-135m"), "smol-135m")
 
 
 EVIL, OWN = "http://evil.example/v1", "http://127.0.0.1:9/v1"
@@ -241,45 +242,56 @@ def test_a_key_of_the_environment_goes_to_no_address_that_a_file_names(backend: 
     monkeypatch.setenv(VARIABLES[backend], "sk-of-the-environment")
     registry_with(EVIL, backend)
     with pytest.raises(
-        InputError, match=rf"names the address {EVIL} for a, and the key {VARIABLES[backend]} of the env"
+        InputError, match=rf"names the address {EVIL} of a, which would get the key {VARIABLES[backend]} of the env"
     ):
-        refuse_unasked_address(load_models().select("a"), "a")
+        refuse_unnamed(load_models().select("a"), "a")
     named = f"{{'model_name':'a','model_config':{{'base_url':'{EVIL}'}}}}"  # as the message says
-    refuse_unasked_address(load_models().select(named), named)
+    refuse_unnamed(load_models().select(named), named)
     Path("model_registry.json").unlink()
     Path("key.json").write_text(json.dumps({backend: {"base_url": EVIL}}))
     entry = f"{{'model_name':'b','backend':'{backend}'}}"
-    with pytest.raises(InputError, match=r"key.json names the address http://evil.example/v1 for b"):
-        refuse_unasked_address(load_models().select(entry), entry)
+    with pytest.raises(InputError, match=r"key.json names the address http://evil.example/v1 of b,"):
+        refuse_unnamed(load_models().select(entry), entry)
 
 
 def test_a_key_of_a_file_goes_to_addresses_in_the_files_beside_it_alone(tmp_path: Path) -> None:
     registry_with(OWN)
     Path("key.json").write_text(json.dumps({"openai": {"api_key": "sk-of-this-folder"}}))
-    refuse_unasked_address(load_models().select("a"), "a")
+    refuse_unnamed(load_models().select("a"), "a")
     Path("key.json").unlink()
     (tmp_path / ".clemcore").mkdir()
     (tmp_path / ".clemcore/key.json").write_text(json.dumps({"openai": {"api_key": "sk-of-the-home"}}))
-    with pytest.raises(InputError, match=r"the key OPENAI_API_KEY of .*\.clemcore/key.json would go there"):
-        refuse_unasked_address(load_models().select("a"), "a")
+    with pytest.raises(InputError, match=r"which would get the key OPENAI_API_KEY of .*\.clemcore/key.json;"):
+        refuse_unnamed(load_models().select("a"), "a")
 
 
-def test_an_address_of_a_file_is_refused_with_a_key_alone_also_for_packaged_models(monkeypatch) -> None:
+def test_an_address_of_a_file_is_not_asked_without_a_key_either_also_for_packaged_models(monkeypatch) -> None:
     registry_with(EVIL)
-    refuse_unasked_address(load_models().select("a"), "a")  # nothing could be sent
+    with pytest.raises(InputError, match="of a, which has no key here; needed, to ask it: "):
+        refuse_unnamed(load_models().select("a"), "a")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
     packaged_ones = [spec for spec in load_models().specs if spec.source == PACKAGED]
     found = next(spec for spec in packaged_ones if spec.get("backend") == "openai")
-    refuse_unasked_address(found, found.name)  # to the address of its own backend
+    refuse_unnamed(found, found.name)  # to the address of its own backend
     Path("key.json").write_text(json.dumps({"openai": {"base_url": EVIL}}))
-    with pytest.raises(InputError, match=r"key.json names the address http://evil.example/v1 for "):
-        refuse_unasked_address(found, found.name)
+    with pytest.raises(InputError, match=r"key.json names the address http://evil.example/v1 of "):
+        refuse_unnamed(found, found.name)
+
+
+def test_the_users_own_file_of_keys_may_name_the_address_that_gets_a_key_of_the_environment(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", "sk-of-the-environment")
+    (tmp_path / ".clemcore").mkdir()
+    (tmp_path / ".clemcore/key.json").write_text(json.dumps({"openai_compatible": {"base_url": OWN}}))
+    selector = "{'model_name':'b','backend':'openai_compatible'}"
+    refuse_unnamed(load_models().select(selector), selector)
 
 
 def test_a_served_model_that_a_file_names_is_not_asked(monkeypatch) -> None:
     Path("model_registry.json").write_text(
         json.dumps([{"model_name": "a", "backend": "spec", "model_id": f"openai:{EVIL}#m"}])
     )
-    with pytest.raises(InputError, match=r"model_registry.json names openai:http://evil.example/v1#m, which is asked"):
-        refuse_unasked_address(load_models().select("a"), "a")
-    refuse_unasked_address(load_models().select(f"openai:{OWN}#m"), f"openai:{OWN}#m")
+    with pytest.raises(InputError, match=r"json names the address openai:http://evil.example/v1#m; needed"):
+        refuse_unnamed(load_models().select("a"), "a")
+    refuse_unnamed(load_models().select(f"openai:{OWN}#m"), f"openai:{OWN}#m")

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from patience import PATIENCE, wait_until
+from planting import KEY, set_trap
 from reward_servers import RewardServer, start
 
 from lmgym.apps.serve import lmgym_client
@@ -54,6 +56,24 @@ def test_trl_gets_a_reward_a_completion_and_logs(client: Client, expected: list[
     assert texts == pytest.approx(expected[:1], abs=1e-5)
     assert trl_reward("b", client).__name__ == "lmgym_b"
     assert reward([], []) == []
+
+
+def test_a_server_that_points_to_another_address_sends_the_token_nowhere(tmp_path: Path) -> None:
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"{trap.url}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with set_trap(tmp_path) as trap, HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        client = Client(f"http://127.0.0.1:{server.server_port}", token=KEY, patience=0.0)
+        with pytest.raises(RewardError, match="refused a request, status 302"):
+            client.rewards([[*ASKED, *SAID[0]]])
+        assert trap.used() == []
 
 
 def test_trl_may_await_it(client: Client, expected: list[float]) -> None:
