@@ -28,10 +28,10 @@ WORDS: dict[str, str] = {
     "damaged": "messages that cannot be read",
 }
 RENDERED = re.compile(
-    r"\s*(?:<s>|<bos>|<\|begin_of_text\|>|<｜begin▁of▁sentence｜>)?\s*"
+    r"\s*+(?:<s>|<bos>|<\|begin_of_text\|>|<｜begin▁of▁sentence｜>)?\s*+"
     r"(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|(?:user|system|assistant)\|>|<｜(?:User|Assistant)｜>)"
 )
-STRUCTURED = re.compile(r"""\s*(?:array\()?\[?\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
+STRUCTURED = re.compile(r"""\s*+(?:array\()?\[?\s*+\{\s*['"](?:role|from|content|value)['"]\s*:""")
 """the beginning of messages, in any notation"""
 
 

@@ -7,18 +7,35 @@ Design decisions:
 - No truncated conversation begins with a tool's result: its call would be missing.
 - If the last turn alone is too long, it loses tokens at its beginning, counted by `shortened`. Replies are never cut,
   except with `cut_replies`.
+- A text of many contexts is cut to an end of it before it is rendered and tokenised.
 """
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lmgym.data.rejections import TOO_LONG, UNFIT, Rejection
 from lmgym.data.tokenization import NO_PROMPT_PREFIX, ChatIds, Endings, tokenize
 from lmgym.templates import once_a_template
-from lmgym.text import ROLES, Conversation, Replies, Reply, Turn, share_prefix, words_of
+from lmgym.text import (
+    ROLES,
+    Conversation,
+    Replies,
+    Reply,
+    Turn,
+    as_reply,
+    as_turn,
+    share_prefix,
+    tokenize_texts,
+    words_of,
+)
 from lmgym.turn_ends import turn_ends
 
 SAME_IDS = "the same token ids as chosen: the tokenizer or its chat template leaves out what differs"
+CHARACTERS_A_TOKEN = 8  # of most texts it is less
+BLANKS = re.compile(r"\s{16,}+")
 FEW_TURNS = 64  # with more, search from the end: most of a very long chat is never rendered
 
 
@@ -74,9 +91,11 @@ def truncate(
     conversation, and unless `may_lose_text` if the template changes a reply. `as_sampled`: see `tokenize`.
     """
     given: list[Endings] = [(None,)] * len(conversations) if replies is None else [tuple(group) for group in replies]
-    bound = max_length * longest_token(tokenizer)
-    bounded = [_bounded(conversation, bound) for conversation in conversations]
-    searches = [_Search(c, endings, max_length) for c, endings in zip(bounded, given, strict=True)]
+    bounded = [_bounded(tokenizer, conversation, max_length) for conversation in conversations]
+    searches = [
+        _Search(cut, endings, max_length, is_cut=cut is not whole)
+        for cut, whole, endings in zip(bounded, conversations, given, strict=True)
+    ]
     may_lose_text = may_lose_text or cut_replies
     while pending := [search for search in searches if not search.done]:
         chats = [(search.candidate, search.endings) for search in pending]
@@ -89,27 +108,78 @@ def truncate(
 
 @once_a_template
 def longest_token(tokenizer) -> int:
-    """Characters of the longest token, at least: so many of a text make a token or more, apart from blanks."""
+    """Characters of the longest token of the vocabulary, at least."""
     return max(map(len, tokenizer.get_vocab()), default=1)
 
 
-def _bounded(conversation: Conversation, characters: int) -> Conversation:
-    """The conversation, of whose turns those that are too long in any case keep an end of so many characters or more.
+def ends_of(tokenizer, texts: Sequence[str], tokens: int) -> list[str]:
+    """The texts, of which those of many more than so many tokens keep an end: so each costs what a context does.
 
-    So the cost of a very long text is that of a context.
+    A text of so many tokens stays as it is, whatever its tokenizer leaves out or joins (blanks, accents, unknown
+    characters): an end that makes fewer than twice as many is taken larger. A run of blanks keeps its end too.
     """
-    if all(len(turn.text) <= characters for turn in conversation.turns):
+    ends, size = list(texts), CHARACTERS_A_TOKEN * tokens
+    growing = [i for i, text in enumerate(texts) if len(text) > size]
+    if not growing:
+        return ends
+    longest = longest_token(tokenizer)
+    for i in growing:
+        ends[i] = BLANKS.sub(lambda run: run[0][-tokens * longest :], ends[i])
+    while growing := [i for i in growing if len(ends[i]) > size]:
+        # a template may strip a text
+        counts = map(len, tokenize_texts(tokenizer, [ends[i][-size:].strip() for i in growing]))
+        enough = {i for i, count in zip(growing, counts, strict=True) if count > 2 * tokens + longest}
+        for i in enough:
+            ends[i] = ends[i][-size:]
+        growing, size = [i for i in growing if i not in enough], 4 * size
+    return ends
+
+
+def bounded_replies(tokenizer, replies: Sequence[Reply], tokens: int) -> list[Reply]:
+    """The replies, each with the ends of its texts alone (`ends_of`)."""
+    return list(map(as_reply, _bounded_turns(tokenizer, list(map(as_turn, replies)), tokens)))
+
+
+def _bounded(tokenizer, conversation: Conversation, tokens: int) -> Conversation:
+    """The conversation with the ends of its texts alone; the same object if none is cut."""
+    texts = [
+        conversation.persona,
+        conversation.tools,
+        *(text for t in conversation.turns for text in (t.text, t.extra)),
+    ]
+    if max(map(len, texts)) <= CHARACTERS_A_TOKEN * tokens:
         return conversation
-    turns = tuple(replace(turn, text=_end_of(turn.text, characters)) for turn in conversation.turns)
-    return replace(conversation, turns=turns)
+    turns = tuple(_bounded_turns(tokenizer, conversation.turns, tokens))
+    [persona] = ends_of(tokenizer, [conversation.persona], tokens)
+    tools = _bounded_json(tokenizer, conversation.tools, tokens)
+    bounded = replace(conversation, turns=turns, persona=persona, tools=tools)
+    return conversation if bounded == conversation else bounded
 
 
-def _end_of(text: str, characters: int) -> str:
-    """An end of a text with so many characters that are no blanks, which some tokenizers leave out."""
-    size = characters
-    while size < len(text) and len("".join(text[-size:].split())) < characters:
-        size *= 2
-    return text[-size:]
+def _bounded_turns(tokenizer, turns: Sequence[Turn], tokens: int) -> list[Turn]:
+    texts = ends_of(tokenizer, [turn.text for turn in turns], tokens)
+    extras = [_bounded_json(tokenizer, turn.extra, tokens) for turn in turns]
+    return [
+        turn if (text, extra) == (turn.text, turn.extra) else replace(turn, text=text, extra=extra)
+        for turn, text, extra in zip(turns, texts, extras, strict=True)
+    ]
+
+
+def _bounded_json(tokenizer, written: str, tokens: int) -> str:
+    """A JSON text with the ends of the strings in it."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: cut(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return list(map(cut, value))
+        return ends_of(tokenizer, [value], tokens)[0] if isinstance(value, str) else value
+
+    if len(written) <= CHARACTERS_A_TOKEN * tokens:
+        return written
+    value = json.loads(written)
+    bounded = cut(value)
+    return written if bounded == value else json.dumps(bounded, ensure_ascii=False)
 
 
 def tokenize_replies(
@@ -204,12 +274,12 @@ def drop_first_tokens(tokenizer, text: str, tokens: int) -> str:
 class _Search:
     """Binary search for the longest end of a conversation that fits.
 
-    The first candidate is the whole conversation, or in a very long one the last turn, after which the number of
-    candidate starts doubles until one is too long.
+    The first candidate is the whole conversation, or in a very long one the last turn (`is_cut`, or many turns), after
+    which the number of candidate starts doubles until one is too long.
     """
 
-    def __init__(self, conversation: Conversation, endings: Endings, max_length: int) -> None:
-        self.conversation, self.endings, self.max_length = conversation, endings, max_length
+    def __init__(self, conversation: Conversation, endings: Endings, max_length: int, is_cut: bool = False) -> None:
+        self.conversation, self.endings, self.max_length, self.is_cut = conversation, endings, max_length, is_cut
         turns, last = conversation.turns, len(conversation.turns) - 1
         user_begins = bool(turns) and _is_user(turns[0])
         in_reach = range(max(0, last - max_length), last + 1)  # every turn takes a token or more
@@ -222,7 +292,7 @@ class _Search:
         self.done = False
         # indices into `starts`: those up to `too_long` are too long, those from `fits` on fit
         self.too_long, self.fits, self.step = -1, len(self.starts), 1
-        self.index = 0 if len(self.starts) <= FEW_TURNS else len(self.starts) - 1
+        self.index = len(self.starts) - 1 if is_cut or len(self.starts) > FEW_TURNS else 0
 
     @property
     def candidate(self) -> Conversation:
@@ -276,6 +346,7 @@ def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool, ways: tupl
         else:
             what = "the system message" if cut_replies or endings == (None,) else "the reply"
             needed = f"{excess + max_length} tokens with the template's marks and no other turn"
+            needed = f"at least {needed}" if search.is_cut else needed
             return OverLong(f"{what} is too long: {needed}; max_length={max_length}", excess + max_length)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from lmgym.console import say
 from lmgym.data.batching import length_batches
-from lmgym.data.truncation import tokenize_replies
+from lmgym.data.truncation import bounded_replies, ends_of, tokenize_replies
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import context_length
@@ -21,7 +21,7 @@ from lmgym.models.scorer_folders import ScorerModel, file_of, load_scorer_model
 from lmgym.models.sources import resolve_source
 from lmgym.scoring.combinations import combine, is_combination
 from lmgym.scoring.protocol import read_scores
-from lmgym.text import Conversation, Replies, has_special_ends, render, share_prefix, tokenize_texts
+from lmgym.text import Conversation, Replies, Reply, has_special_ends, render, share_prefix, tokenize_texts
 from lmgym.turn_ends import END_OF_TURN, turn_ends
 
 REPLIES_A_ROW = 16
@@ -212,7 +212,8 @@ class HFScorer:
         """
         marks = int(has_special_ends(self.tokenizer))  # [CLS] stays
         rows = []
-        for text, ids in zip(texts, tokenize_texts(self.tokenizer, list(texts)), strict=True):
+        ends = ends_of(self.tokenizer, texts, self.max_length)
+        for text, ids in zip(texts, tokenize_texts(self.tokenizer, ends), strict=True):
             if not ids:
                 raise InputError(f"the text {shown(text)} has no tokens; needed: a rendered chat")
             ids = self._up_to_end(ids) if self.as_sampled else ids
@@ -256,7 +257,8 @@ class HFScorer:
         groups: dict[Conversation, list[int]] = {}
         for index, conversation in enumerate(conversations):
             groups.setdefault(conversation, []).append(index)
-        texts = [[replies[i] for i in group] for group in groups.values()]
+        bounded = bounded_replies(self.tokenizer, replies, self.max_length)
+        texts = [[bounded[i] for i in group] for group in groups.values()]
         settings = {"may_lose_text": True, "as_sampled": self.as_sampled}
         tokenized = tokenize_replies(self.tokenizer, list(groups), texts, self.max_length, **settings)
         rows: list[Replies] = []
@@ -266,7 +268,7 @@ class HFScorer:
                 rows.append(row)
                 members.append(group)
             else:  # a reply alone is too long: each is truncated by itself, and such a reply keeps its end
-                rows += [self._single_row(conversation, replies[i]) for i in group]
+                rows += [self._single_row(conversation, bounded[i]) for i in group]
                 members += [[i] for i in group]
         for row in rows:
             self.counts.add(len(row.suffixes), row)
@@ -288,7 +290,7 @@ class HFScorer:
         last = max((place for place, token in enumerate(ids) if token in ends), default=len(ids) - 1)
         return ids if self.tokenizer.decode(ids[last + 1 :]).strip() else ids[: last + 1]
 
-    def _single_row(self, conversation: Conversation, reply: str) -> Replies:
+    def _single_row(self, conversation: Conversation, reply: Reply) -> Replies:
         settings = {"cut_replies": True, "as_sampled": self.as_sampled}
         [row] = tokenize_replies(self.tokenizer, [conversation], [[reply]], self.max_length, **settings)
         if isinstance(row, str):

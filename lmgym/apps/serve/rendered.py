@@ -22,10 +22,11 @@ OPENING = re.compile("|".join(OPENINGS))
 """the mark before a turn; the group of its family names who speaks"""
 NAMED = {"inst": "user", "/inst": "assistant", "system_prompt": "system"}
 BEGIN = re.compile(
-    r"(?:\s|<s>|<bos>|<\|bos\|>|<\|begin_of_text\|>|<\|startoftext\|>|<\|endoftext\|>|<｜begin▁of▁sentence｜>|\[gMASK\]|<sop>)+"
+    r"(?:\s+|<s>|<bos>|<\|bos\|>|<\|begin_of_text\|>|<\|startoftext\|>|<\|endoftext\|>|<｜begin▁of▁sentence｜>|\[gMASK\]|<sop>)++"
 )
-END = re.compile(r"(?:\s|<\|\w+\|>|<｜\w+(?:▁\w+)*｜>|</s>|<eos>|<pad>|<end_of_turn>|\[/SYSTEM_PROMPT\])+\Z")
-"""marks behind a turn: <|im_end|>, <|eot_id|>, <|endoftext|> and the like"""
+END = re.compile(r"(?:\s+|>\|\w+\|<|>｜\w+(?:▁\w+)*｜<|>s/<|>soe<|>dap<|>nrut_fo_dne<|\]TPMORP_METSYS/\[)++")
+"""marks behind a turn (<|im_end|>, <|eot_id|>, <|endoftext|> and the like), backwards: a search for the end of a text
+from its beginning takes the square of a run of blanks"""
 NO_THOUGHT = re.compile(r"\A\s*<think>\s*</think>\s*")
 """what Qwen3's template writes before a reply without reasoning"""
 SYSTEM = re.compile(r"\A\s*<<SYS>>(.*?)<</SYS>>", re.DOTALL)
@@ -39,9 +40,9 @@ def read_rendered(text: str, prompt: str | None = None) -> tuple[Conversation, s
     """
     body = BEGIN.sub("", text, count=1) if BEGIN.match(text) else text
     first = OPENING.search(body)
-    before = END.sub("", body[: first.start()] if first else body)
+    before = _without_end(body[: first.start()] if first else body)
     if form_of(before, "chat")[0] == "transcript":  # a reply may hold any marks
-        conversation = from_transcript(END.sub("", body))
+        conversation = from_transcript(_without_end(body))
         is_empty = conversation.turns[-1].speaker == "user"  # the reply has no words
         return _split([_system(conversation.persona), *conversation.turns, *[Turn("bot", "")] * is_empty], text)
     if first:
@@ -85,4 +86,10 @@ def _system(text: str) -> Turn:
 
 
 def _without_marks(text: str) -> str:
-    return END.sub("", text).strip()
+    return _without_end(text).strip()
+
+
+def _without_end(text: str) -> str:
+    """A text without the marks and blanks at its end."""
+    end = END.match(text[::-1])
+    return text[: len(text) - end.end()] if end else text

@@ -1,10 +1,11 @@
 """Chats that are too long: whole turns are dropped, the oldest first, and the rest is rendered by the template."""
 
+import json
 import random
 from dataclasses import replace
 
 import pytest
-from chat_kinds import DECODERS, Kind, random_text
+from chat_kinds import DECODERS, KINDS, Kind, random_text
 from chat_texts import (
     CHATML,
     FAMILIES,
@@ -230,8 +231,42 @@ def test_a_very_long_text_is_cut_before_it_is_tokenised_and_what_is_read_is_the_
         Conversation((Turn("user", text), Turn("bot", "yes"), Turn("user", "and now?"))),
     ]
     read = [truncate(kind.tokenizer, [chat], [["so"]], 64)[0] for chat in chats]
-    assert truncation._bounded(chats[0], 64 * truncation.longest_token(kind.tokenizer)) != chats[0]
-    monkeypatch.setattr(truncation, "longest_token", lambda tokenizer: len(text))
+    assert all(truncation._bounded(kind.tokenizer, chat, 64) != chat for chat in chats)
+    monkeypatch.setattr(truncation, "CHARACTERS_A_TOKEN", len(text))
     whole = [truncate(kind.tokenizer, [chat], [["so"]], 64)[0] for chat in chats]
     assert [row.ids for row in read] == [row.ids for row in whole]
     assert [row.dropped_turns for row in read] == [row.dropped_turns for row in whole]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_text_that_fits_stays_as_it_is_however_few_tokens_it_has_for_its_characters(kind: Kind) -> None:
+    unseen, accents = "\u4e00" * 3000, "e" + "\u0301" * 3000
+    texts = ["short", unseen, accents, "a" + " " * 3000 + "b", "x" * 3000, f"{unseen} and\n{accents}\u200b" * 2]
+    ends = truncation.ends_of(kind.tokenizer, texts, 64)
+    for whole, end in zip(*(tokenize_texts(kind.tokenizer, some) for some in (texts, ends)), strict=True):
+        assert end == whole if len(whole) <= 64 else len(end) > 128
+
+
+def test_the_characters_that_are_tokenised_do_not_grow_with_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, work = character_tokenizer(), []
+
+    def counting(tokenizer, texts: list[str]) -> list[list[int]]:
+        work[-1] += sum(map(len, texts))
+        return tokenize_texts(tokenizer, texts)
+
+    monkeypatch.setattr(tokenization, "tokenize_texts", counting)
+    monkeypatch.setattr(truncation, "tokenize_texts", counting)
+    asked = Turn("user", "and so?")
+    for length in (10_000, 1_000_000):
+        for text in ("word " * (length // 5), "x" + " " * length + "y"):
+            work.append(0)
+            thought = json.dumps({"reasoning_content": text})
+            for turns, persona in (
+                ((Turn("user", text),), ""),
+                ((asked, Turn("bot", text), asked) * 20, ""),
+                ((asked, Turn("bot", "so", thought), asked), ""),
+                ((asked,), text),
+            ):
+                truncate(tokenizer, [Conversation(turns, persona)], [["so"]], 64)
+    assert work[2] <= work[0]
+    assert work[3] <= work[1]

@@ -10,11 +10,13 @@ import torch
 from demo_pairs import demo_pairs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from lmgym.data import tokenization, truncation
 from lmgym.data.truncation import truncate
 from lmgym.errors import InputError
 from lmgym.messages import from_messages
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier
+from lmgym.scoring import scorers
 from lmgym.scoring.named_scorers import load_on_main_rank, load_scorer, weights_dtype
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import (
@@ -25,7 +27,7 @@ from lmgym.scoring.scorers import (
     _split_long_rows,
     reduce_logits,
 )
-from lmgym.text import Conversation, Turn, messages
+from lmgym.text import Conversation, Turn, messages, tokenize_texts
 from ppo.config import RewardConfig
 from ppo.task_setups import load_scorer_reward
 
@@ -142,6 +144,29 @@ def test_a_reply_that_alone_is_too_long_keeps_its_end_and_is_counted(scorer_fold
     assert one == pytest.approx(other, abs=1e-5), "what differs was cut off"
     assert abs(one - short) > 1e-3
     assert scorer.counts == TextCounts(texts=3, truncated=2, shortened=2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_very_long_reply_costs_what_a_context_does_and_scores_the_same(
+    family: str, scorer_folders, monkeypatch
+) -> None:
+    scorer = HFScorer.load(scorer_folders[family], max_length=40)
+    chats = [Conversation((Turn("user", "soup?"),)), Conversation((Turn("user", "jazz?"),))]
+    replies = ["soup and jazz, " * 4000 + "or stars?", "soup."]
+    tokenised: list[int] = []
+
+    def counting(tokenizer, texts: list[str]) -> list[list[int]]:
+        tokenised.append(sum(map(len, texts)))
+        return tokenize_texts(tokenizer, texts)
+
+    for module in (truncation, tokenization, scorers):
+        monkeypatch.setattr(module, "tokenize_texts", counting)
+    scores, raw = scorer.score(chats, replies), scorer.judge_texts(replies)
+    assert sum(tokenised) < 20_000
+    monkeypatch.setattr(truncation, "CHARACTERS_A_TOKEN", len(replies[0]))
+    assert torch.equal(scores, scorer.score(chats, replies))
+    assert torch.equal(raw.scores, scorer.judge_texts(replies).scores)
+    assert sum(tokenised) > len(replies[0])
 
 
 def test_a_system_message_that_leaves_a_scorer_no_room_is_refused(scorer_folders) -> None:

@@ -68,3 +68,12 @@ def test_plain_text_is_split_behind_its_prompt() -> None:
 def test_a_text_without_a_reply_is_refused(text: str, found: str) -> None:
     with pytest.raises(InputError, match=found):
         read_rendered(text)
+
+
+@pytest.mark.parametrize("run", [" ", "\n", "<|a|>", "<|a", "</s>", "<", "<s>"])
+@pytest.mark.parametrize(
+    "text", ["User: hi\nBot: a{}b", "{}\nUser: hi\nBot: ab", "<|im_start|>assistant\na{}b<|im_end|>"]
+)
+def test_a_text_of_blanks_and_marks_is_read_in_a_time_that_grows_with_its_length(run: str, text: str) -> None:
+    reply = read_rendered("<|im_start|>user\nhi" * text.startswith("<|") + text.format(run * 300_000))[1]
+    assert reply in ("ab", f"a{run * 300_000}b")  # for its square it would take hours
