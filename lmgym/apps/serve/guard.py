@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lmgym.apps.serve.metrics import Metrics
+from lmgym.errors import shown
 from lmgym.generation.model_server import is_loopback
 
 PAGE_FILES = ("/page/page.css", "/page/page.js", "/page/page_replies.js", "/page/page_lists.js")
@@ -85,12 +86,12 @@ class Guard:
             self.metrics.add("lmgym_request_seconds_total", time.monotonic() - began, path=path)
 
     def _check_sender(self, path: str, headers: dict[str, str]) -> None:
-        """Raises Refusal for a wrong token, and for a request that a page of another site makes through a browser."""
-        host = headers.get("host", "")
-        if not self.token and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        """Raises Refusal for a malformed address, a wrong token, and a request that a page of another site makes."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        name, _ = _parse("Host", f"//{host}")
+        if not self.token and not is_loopback(name):
             raise Refusal(403, "the Host header is not this machine's; needed: 127.0.0.1 or localhost, or a token")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _parse("Origin", origin)[1] != host:
             raise Refusal(403, "the request comes from a page of another site; needed: one from this address")
         is_known = hmac.compare_digest(_given_token(headers.get("authorization", "")), self.token.encode())
         if self.token and path not in OPEN and not is_known:
@@ -146,6 +147,17 @@ def _replayed(body: bytes, receive: Any) -> Any:
         return first.pop() if first else await receive()
 
     return replay
+
+
+def _parse(header: str, address: str) -> tuple[str, str]:
+    """(the name of the host, with its port as it is written) of an address. Raises Refusal for a malformed one."""
+    try:
+        parts = urlsplit(address)
+        _ = parts.port  # which raises for what is no port
+        return parts.hostname or "", parts.netloc
+    except ValueError:
+        found = shown(address.removeprefix("//"), 60)
+        raise Refusal(400, f"the header {header} is {found}; needed: HOST:PORT of this server") from None
 
 
 def _given_token(header: str) -> bytes:

@@ -1,5 +1,6 @@
 """Requests that the reward server refuses, each in one line of words, and those that it survives."""
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -15,6 +16,8 @@ from patience import PATIENCE
 from reward_servers import RewardServer, start
 
 from lmgym.apps.serve.address import bind
+from lmgym.apps.serve.guard import Guard
+from lmgym.apps.serve.metrics import Metrics
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 GOOD = {"conversations": [CHAT]}
@@ -126,6 +129,34 @@ def test_a_page_of_another_site_is_refused(server: RewardServer) -> None:
     assert server.ask("/v1/score", GOOD, Origin="https://evil.example")[0] == 403
     assert server.ask("/v1/score", GOOD, Host="evil.example")[0] == 403
     assert server.ask("/v1/score", GOOD, Origin=server.url, Host=server.url.partition("//")[2])[0] == 200
+
+
+@pytest.mark.parametrize("token", ["", "sesame"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "["},
+        {"host": "[::1"},
+        {"host": "localhost:port"},
+        {"host": "localhost:99999"},
+        {"host": "localhost", "origin": "http://["},
+        {"host": "localhost", "origin": "http://[x]"},
+        {"host": "localhost", "origin": "http://localhost:x"},
+    ],
+)
+def test_a_malformed_address_in_a_header_is_refused_in_one_line_before_the_token(headers: dict, token: str) -> None:
+    sent: list[dict] = []
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "path": "/v1/score", "headers": [*raw, (b"authorization", b"Bearer wrong")]}
+    asyncio.run(Guard(None, Metrics(), (), token)(scope, None, send))
+    assert sent[0]["status"] == 400
+    words = json.loads(sent[1]["body"])["error"]["message"]
+    assert "\n" not in words
+    assert words.startswith(f"the header {list(headers)[-1].capitalize()} is '")
 
 
 def test_metrics_and_health_are_those_of_prometheus(server: RewardServer) -> None:
