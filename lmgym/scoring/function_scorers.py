@@ -12,7 +12,7 @@ import numpy as np
 
 from lmgym.errors import InputError, did_you_mean, listed, one_line, shown, shown_path
 from lmgym.runs.user_code import call_user_code, import_file
-from lmgym.scoring.protocol import ScorerFailed, read_scores
+from lmgym.scoring.protocol import FunctionFailed, read_scores
 from lmgym.text import Conversation, Reply, to_transcript, words_of
 
 TRLX = ("samples", "prompts", "outputs")
@@ -21,7 +21,7 @@ NEEDED = "f(conversations, replies) or f(outputs, prompts, **columns), which ret
 
 
 class FileScorer:
-    """The function as a scorer; what it raises is a ScorerFailed with its place. Made by `load_function`."""
+    """The function as a scorer; what it raises is a FunctionFailed with its place. Made by `load_function`."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self.function = name, function
@@ -38,14 +38,14 @@ class FileScorer:
             raise InputError(f"{name} {found}; needed: {NEEDED}")
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[Reply]) -> np.ndarray:
-        """float32 [replies]. Raises ScorerFailed for what the function raises, and for what is no score of each."""
+        """float32 [replies]. Raises FunctionFailed for what the function raises, and for what is no score of each."""
         try:
             found = call_user_code(self.name, lambda: self._call(conversations, replies))
             return np.array(read_scores(found, len(replies)), dtype=np.float32)
         except InputError as error:
-            raise ScorerFailed(str(error)) from error
+            raise FunctionFailed(str(error)) from error
         except (TypeError, ValueError) as error:
-            raise ScorerFailed(f"{self.name}: {one_line(str(error))}") from error
+            raise FunctionFailed(f"{self.name}: {one_line(str(error))}") from error
 
     def _call(self, conversations: Sequence[Conversation], replies: Sequence[Reply]) -> Any:
         if not self.by_keyword:

@@ -16,6 +16,10 @@ class ScorerFailed(ServerError):
     """A function or a server gave no scores, whatever the reply: commands end with the message."""
 
 
+class FunctionFailed(ScorerFailed):
+    """The user's function failed on what it was given; it may give scores of other replies."""
+
+
 class NoVerdict(InputError):
     """A judge gave no verdict on a reply; it may give one on others."""
 
@@ -34,5 +38,6 @@ def read_scores(scores: Any, replies: int) -> list[float]:
     if len(numbers) != replies:
         raise ValueError(f"the scorer gave {len(numbers)} scores for {replies} replies; needed: one a reply")
     if bad := [i for i, number in enumerate(numbers) if not math.isfinite(number)]:
-        raise ValueError(f"the scorer gave {numbers[bad[0]]} for reply {bad[0]} ({len(bad)} such); needed: numbers")
+        where = f" for reply {bad[0]} ({len(bad)} such)" if replies > 1 else ""
+        raise ValueError(f"the scorer gave {numbers[bad[0]]}{where}; needed: numbers")
     return numbers

@@ -42,7 +42,7 @@ from lmgym.apps.serve.runs_page import runs_page
 from lmgym.apps.serve.served_scorers import Opinion, ServedScorer
 from lmgym.apps.serve.service import Service
 from lmgym.data.rejections import RowError
-from lmgym.errors import InputError, one_line
+from lmgym.errors import InputError, listed, one_line
 
 CLIENT = Path(__file__).with_name("lmgym_client.py")
 
@@ -51,7 +51,7 @@ def make_app(service: Service, token: str) -> FastAPI:
     """The application; `token` is that of the server, without which nobody may reload over HTTP."""
 
     def gauges() -> dict[str, float]:
-        return {"lmgym_queue_replies": service.batcher.waiting, "lmgym_queue_capacity": service.limits.queue}
+        return {"lmgym_queue_replies": service.waiting, "lmgym_queue_capacity": service.limits.queue}
 
     app = new_app("lmgym rewards", service.metrics, gauges)
     _add_dialects(app, service)
@@ -68,8 +68,9 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
         name, form = service.find(body.model or model), service.template(body.template, template)
         prompts = [body.prompts] if isinstance(body.prompts, str) else body.prompts or []
         read = read_texts(body.query, form, prompts)
-        # the others are monitors, whose scores OpenRLHF logs beside the reward
-        verdict = await service.judge(request, read, [name, *service.paths])
+        # OpenRLHF logs the others' scores beside the reward, unless the request names the one that it waits for
+        names = [name] if body.model or model else [name, *service.paths]
+        verdict = await service.judge(request, read, names)
         scores = [opinion.score for opinion in verdict.opinions[name]]
         answer = {"rewards": scores, "scores": scores, "extra_logs": _logs(verdict, name)}
         return answer | {"lmgym": _about(verdict, read, name)}
@@ -119,8 +120,8 @@ def _add_operations(app: FastAPI, service: Service, token: str) -> None:
 
     @app.get("/ready")
     async def ready():
-        if not service.batcher.is_alive:
-            raise Refusal(503, "the thread that scores has ended; start the server again", 10)
+        if service.ended:
+            raise Refusal(503, f"the thread of {listed(service.ended)} has ended; start the server again", 10)
         return {"status": "ready", "scorers": service.info}
 
     @app.get("/runs")
@@ -141,9 +142,11 @@ def _add_operations(app: FastAPI, service: Service, token: str) -> None:
         return PlainTextResponse(CLIENT.read_text(encoding="utf-8"), media_type="text/x-python")
 
     @app.post("/reload")
-    async def reload():
+    async def reload(force: bool = False):
         if not token:
             raise Refusal(403, "this server has no token; needed: one (--token), or kill -HUP with its process id")
+        if not force:
+            service.check_silent()
         if fault := await asyncio.to_thread(service.reload):
             raise Refusal(409, fault)
         return {"status": "reloaded", "scorers": service.info}

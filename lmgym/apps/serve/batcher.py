@@ -1,20 +1,24 @@
-"""One thread that owns the scorers: what waits while it scores becomes its next call, whichever clients sent it."""
+"""A thread for each scorer: what waits while it scores becomes its next call, whichever clients sent it."""
 
 import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.served_scorers import Opinion, Sample, ServedScorer
+from lmgym.errors import InputError
+from lmgym.scoring.protocol import FunctionFailed
 from lmgym.text import words_of
 
 MOST_REPLIES, MOST_CHARACTERS = 1024, 131_072
 """of the jobs that are scored together, unless the first alone has more"""
 LONGEST_WAIT = 30
+MOST_FAILED = 8
+"""replies of a job that are found one by one if a scorer fails on them"""
 
 
 class Busy(Exception):
@@ -23,6 +27,24 @@ class Busy(Exception):
     def __init__(self, waiting: int, seconds: int) -> None:
         super().__init__(f"{waiting:,} replies wait to be scored, and the queue holds no more; try again")
         self.seconds = seconds
+
+
+class Unscored(Exception):
+    """A scorer failed on some replies each time: its error by place, and the opinions of the others."""
+
+    def __init__(self, name: str, errors: dict[int, Exception], opinions: Sequence[Opinion | None]) -> None:
+        row, error = next(iter(errors.items()))
+        more = f" (and on {len(errors) - 1:,} more)" if len(errors) > 1 else ""
+        super().__init__(f"scorer {name} failed on reply {row}{more} of {len(opinions):,}, each time: {error}")
+        self.name, self.errors, self.opinions = name, errors, opinions
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The opinions of a job's replies, and the weights that gave them."""
+
+    opinions: list[Opinion]
+    scorer: ServedScorer
 
 
 @dataclass(frozen=True)
@@ -42,11 +64,11 @@ class Verdict:
 
 @dataclass
 class Job:
-    """The replies of a request."""
+    """The replies of a request, for one scorer."""
 
     samples: Sequence[Sample]
-    scorers: Sequence[str]
-    answer: "Future[Verdict]" = field(default_factory=Future)
+    answer: "Future[Scored]" = field(default_factory=Future)
+    """may be cancelled until its call begins"""
 
     @property
     def characters(self) -> int:
@@ -58,17 +80,17 @@ class Job:
 
 
 class Batcher:
-    """Scores jobs in the order in which they come, several in one call. `scorers` may be exchanged at any time."""
+    """Scores jobs in the order in which they come, several in one call. `scorer` may be exchanged at any time."""
 
-    def __init__(self, scorers: Mapping[str, ServedScorer], metrics: Metrics, capacity: int) -> None:
-        self.scorers, self.metrics, self.capacity = dict(scorers), metrics, capacity
+    def __init__(self, scorer: ServedScorer, metrics: Metrics, capacity: int) -> None:
+        self.scorer, self.metrics, self.capacity = scorer, metrics, capacity
         self.waiting = 0
         """replies of jobs that wait or are being scored"""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._speed = 0.0
         """replies a second of the last call"""
-        self._thread = threading.Thread(target=self._work, name="scorers", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"scorer {scorer.name}", daemon=True)
         self._thread.start()
 
     @property
@@ -82,7 +104,12 @@ class Batcher:
             if self.waiting + len(job.samples) > self.capacity:
                 raise Busy(self.waiting, self.seconds_left())
             self.waiting += len(job.samples)
+        job.answer.add_done_callback(lambda _: self._leave(len(job.samples)))  # also of one that is cancelled
         self._jobs.put(job)
+
+    def _leave(self, replies: int) -> None:
+        with self._lock:
+            self.waiting -= replies
 
     def seconds_left(self) -> int:
         """Estimate of the time that the waiting replies take, 1 to LONGEST_WAIT."""
@@ -96,20 +123,23 @@ class Batcher:
     def _work(self) -> None:
         while job := self._jobs.get():
             jobs, stopped = self._with_others(job)
-            began = time.monotonic()
             wanted = [job for job in jobs if job.answer.set_running_or_notify_cancel()]
-            verdicts = self.verdicts(wanted)
-            replies = sum(len(job.samples) for job in jobs)
-            with self._lock:
-                self.waiting -= replies
-                self._speed = replies / max(time.monotonic() - began, 1e-6)
-            for job, verdict in zip(wanted, verdicts, strict=True):
-                if isinstance(verdict, Exception):
-                    job.answer.set_exception(verdict)
+            began, scorer = time.monotonic(), self.scorer  # the same for a whole call: a reload exchanges it
+            for job, found in zip(wanted, self.judge(scorer, wanted), strict=True):
+                if isinstance(found, Exception):
+                    job.answer.set_exception(found)
                 else:
-                    job.answer.set_result(verdict)
+                    self._count(found)
+                    job.answer.set_result(Scored(found, scorer))
+            if replies := sum(len(job.samples) for job in wanted):
+                self._speed = replies / max(time.monotonic() - began, 1e-6)
             if stopped:
                 return
+
+    def _count(self, opinions: Sequence[Opinion]) -> None:
+        self.metrics.add("lmgym_replies_total", len(opinions), scorer=self.scorer.name)
+        truncated = sum(one.is_truncated for one in opinions)
+        self.metrics.add("lmgym_truncated_total", truncated, scorer=self.scorer.name)
 
     def _with_others(self, first: Job) -> tuple[list[Job], bool]:
         """(the job and those behind it that are scored with it, True if the end of the queue was among them)."""
@@ -121,30 +151,13 @@ class Batcher:
                 break
             if job is None:
                 return jobs, True
+            if job.answer.cancelled():
+                continue
             jobs.append(job)
             replies, characters = replies + len(job.samples), characters + job.characters
         return jobs, False
 
-    def verdicts(self, jobs: Sequence[Job]) -> list[Verdict | Exception]:
-        """For each job its verdict, or the error of the first scorer that failed on it; in as few calls as possible."""
-        scorers = self.scorers  # the same for a whole call: a reload exchanges them
-        opinions: list[dict[str, list[Opinion]]] = [{} for _ in jobs]
-        errors: dict[int, Exception] = {}
-        for name in dict.fromkeys(name for job in jobs for name in job.scorers):
-            places = [i for i, job in enumerate(jobs) if name in job.scorers and i not in errors]
-            for place, found in zip(places, self._judge(scorers[name], [jobs[i] for i in places]), strict=True):
-                if isinstance(found, Exception):
-                    errors[place] = found
-                else:
-                    opinions[place][name] = found
-                    self.metrics.add("lmgym_replies_total", len(found), scorer=name)
-                    self.metrics.add("lmgym_truncated_total", sum(one.is_truncated for one in found), scorer=name)
-        return [
-            errors.get(place) or Verdict(opinions[place], {name: scorers[name] for name in job.scorers})
-            for place, job in enumerate(jobs)
-        ]
-
-    def _judge(self, scorer: ServedScorer, jobs: Sequence[Job]) -> list[list[Opinion] | Exception]:
+    def judge(self, scorer: ServedScorer, jobs: Sequence[Job]) -> list[list[Opinion] | Exception]:
         """Opinions a job, or its error: a call that fails is made again in halves, so that one cannot fail others."""
         if not jobs:
             return []
@@ -152,7 +165,9 @@ class Batcher:
             whole = iter(self._call(scorer, [sample for job in jobs for sample in job.samples]))
         except Exception as error:
             half = len(jobs) // 2
-            return self._judge(scorer, jobs[:half]) + self._judge(scorer, jobs[half:]) if half else [error]
+            if half:
+                return self.judge(scorer, jobs[:half]) + self.judge(scorer, jobs[half:])
+            return [self._again(scorer, jobs[0].samples, error)]
         found: list[list[Opinion] | Exception] = [[next(whole) for _ in job.samples] for job in jobs]
         # replies to one conversation are truncated together: those of other clients must not count
         asked = Counter(conversation for job in jobs for conversation in {s.conversation for s in job.samples})
@@ -161,8 +176,35 @@ class Batcher:
             assert isinstance(opinions, list)
             pairs = zip(job.samples, opinions, strict=True)
             if any(one.is_truncated and s.text is None and asked[s.conversation] > 1 for s, one in pairs):
-                [found[place]] = self._judge(scorer, [job])
+                [found[place]] = self.judge(scorer, [job])
         return found
+
+    def _again(self, scorer: ServedScorer, samples: Sequence[Sample], error: Exception) -> list[Opinion] | Exception:
+        """Opinions of a job that failed, if another call succeeds; else the error, with the replies that it is of."""
+        if not _is_of_reply(error):
+            return error
+        errors: dict[int, Exception] = {}
+        try:
+            opinions = self._apart(scorer, samples, 0, errors)
+        except Exception as other:
+            return other
+        return Unscored(scorer.name, errors, opinions) if errors else [one for one in opinions if one is not None]
+
+    def _apart(
+        self, scorer: ServedScorer, samples: Sequence[Sample], first: int, errors: dict[int, Exception]
+    ) -> list[Opinion | None]:
+        """Opinions, None where the scorer fails, in smaller and smaller calls; adds errors by place from `first`."""
+        try:
+            return [*self._call(scorer, samples)]
+        except Exception as error:
+            if not _is_of_reply(error):
+                raise
+            half = len(samples) // 2
+            if half and len(errors) < MOST_FAILED:
+                found = self._apart(scorer, samples[:half], first, errors)
+                return found + self._apart(scorer, samples[half:], first + half, errors)
+            errors |= dict.fromkeys(range(first, first + len(samples)), error)
+            return [None] * len(samples)
 
     def _call(self, scorer: ServedScorer, samples: Sequence[Sample]) -> list[Opinion]:
         began = time.monotonic()
@@ -171,3 +213,8 @@ class Batcher:
         finally:
             self.metrics.add("lmgym_batches_total", scorer=scorer.name)
             self.metrics.add("lmgym_scorer_seconds_total", time.monotonic() - began, scorer=scorer.name)
+
+
+def _is_of_reply(error: Exception) -> bool:
+    """True for NaN and for what a user's function raised: no server that is away, no lack of memory, no refusal."""
+    return isinstance(error, FunctionFailed) or (isinstance(error, ValueError) and not isinstance(error, InputError))

@@ -115,7 +115,7 @@ def read_texts(texts: Sequence[str] | str, template: Template, prompts: Sequence
 
 def read_messages(messages: Any) -> Read:
     """The reply that ends a chat."""
-    return _joined([_split(read_conversation(messages, "messages"), "messages")])
+    return _joined([_split(messages)])
 
 
 def read_score(body: Score, template: Template) -> Read:
@@ -162,9 +162,9 @@ def _read_any(value: Any, template: Template) -> tuple[Sample, str]:
     if isinstance(value, str):
         return _read_text(value, template)
     if isinstance(value, list):
-        return _split(read_conversation(value, "messages"), "messages")
+        return _split(value)
     if isinstance(value, dict) and value.keys() <= {"messages", "tools"} and "messages" in value:
-        return _split(read_conversation(value["messages"], "messages", value.get("tools")), "messages")
+        return _split(value["messages"], value.get("tools"))
     if isinstance(value, dict) and value.keys() <= {"prompt", "reply", "tools"} and {"prompt", "reply"} <= value.keys():
         prompt, reply = value["prompt"], value["reply"]
         if not isinstance(reply, str):
@@ -174,17 +174,21 @@ def _read_any(value: Any, template: Template) -> tuple[Sample, str]:
         asked = read_conversation(prompt, "prompt", value.get("tools"))
         if not any(turn.text for turn in asked.turns):
             raise InputError("the prompt is empty; needed: a turn of the user")
-        return Sample(asked, reply_text(reply)), "messages"
+        return Sample(asked, reply_text(reply), sent=reply), "messages"
     raise InputError(
         f"found {shown(value)}; needed: messages, an object with messages or with prompt and reply (and perhaps "
         "tools), or a rendered text"
     )
 
 
-def _split(chat: Conversation, template: str) -> tuple[Sample, str]:
+def _split(messages: Any, tools: Any = None) -> tuple[Sample, str]:
     """The last turn, which must be the bot's, as the reply to the turns before it."""
+    chat = read_conversation(messages, "messages", tools)
     turns = chat.turns
     if len(turns) < 2 or turns[-1].speaker != "bot":
         found = "no message" if not turns else f"{len(turns):,} turns, the last of the {turns[-1].speaker}"
         raise InputError(f"found {found}; needed: a message of the user and behind it the assistant's to score")
-    return Sample(replace(chat, turns=turns[:-1]), as_reply(turns[-1])), template
+    last = messages[-1] if isinstance(messages, list) else {}
+    content = last.get("content", last.get("value"))
+    sent = replace(turns[-1], text=content) if isinstance(content, str) else turns[-1]
+    return Sample(replace(chat, turns=turns[:-1]), as_reply(turns[-1]), sent=as_reply(sent)), "messages"

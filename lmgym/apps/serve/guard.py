@@ -29,11 +29,13 @@ class Refusal(Exception):
         super().__init__(message)
         self.status, self.retry_after = status, retry_after
         self.kind = kind or KINDS.get(status, "invalid_request_error")
+        self.more: dict[str, Any] = {}
+        """further fields of the error"""
 
     @property
     def body(self) -> dict[str, Any]:
         """As OpenAI's and vLLM's servers send it."""
-        return {"error": {"message": str(self), "type": self.kind, "code": self.status}}
+        return {"error": {"message": str(self), "type": self.kind, "code": self.status} | self.more}
 
     @property
     def headers(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ import json
 import os
 import random
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -35,6 +36,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 PROMPTS = ("raw_prompt", "messages", "prompt", "question")
 """keys of verl's extra_info under which a prompt may be, as text or messages"""
 LONGEST_NAME = 100
+SAY_SECONDS = 60.0
+"""between lines on stderr that say what a request waits for"""
 AGAIN = (408, 429, 502, 503, 504)
 """statuses after which the same request may succeed"""
 
@@ -70,6 +73,8 @@ class Client:
         self.timeout, self.patience = timeout, patience
         self.warnings: list[str] = []
         """of the server, that the run exploits its reward"""
+        self.versions: dict[str, Any] = {}
+        """of the scorers that gave rewards: the fingerprint of the weights, and how they are read"""
         self.run = (run or os.environ.get("LMGYM_RUN") or this_run())[:LONGEST_NAME]
         # a proxy of the environment would get the texts and the token
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _StaysHere)
@@ -91,10 +96,21 @@ class Client:
             some = list(conversations[first : first + REPLIES_A_REQUEST])
             answer = self.post("/v1/score", {"conversations": some} | named, step)
             found += answer["scores"]
+            self.check_version(answer["scorers"], scorer)
             self.warn(answer.get("warnings", ()))
         if len(found) != len(conversations):
             raise RewardError(f"{self.url} gave {len(found)} scores for {len(conversations)} conversations")
         return found
+
+    def check_version(self, scorers: dict[str, Any], scorer: str | None = None) -> None:
+        """Raises RewardError if the scorer that gives the rewards (the first, or `scorer`) is another than before."""
+        name = scorer if scorer in scorers else next(iter(scorers))
+        before = self.versions.setdefault(name, scorers[name])
+        if before != scorers[name]:
+            raise RewardError(
+                f"the scorer {name} of {self.url} changed in mid-run: it was {before} and is {scorers[name]}, whose "
+                "rewards do not compare; load the former one again, or start another run"
+            )
 
     def warn(self, words: Sequence[str]) -> None:
         """Warns of each alarm of the run once."""
@@ -111,7 +127,8 @@ class Client:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
-        began, wait = time.monotonic(), FIRST_WAIT
+        began = said = time.monotonic()
+        wait = FIRST_WAIT
         while True:
             asked = 0.0
             try:
@@ -127,7 +144,15 @@ class Client:
                 why = str(getattr(error, "reason", error)) or type(error).__name__
             # each client waits for another time, or all would come back at once
             pause = max(asked, wait) * random.uniform(0.75, 1.25)
-            if time.monotonic() + pause - began > self.patience:
+            now = time.monotonic()
+            if now - said >= SAY_SECONDS:
+                said = now
+                left = self.patience - (now - began)
+                print(
+                    f"lmgym: {self.url}{path} for {now - began:.0f} s: {why}; trying for {left:.0f} s more",
+                    file=sys.stderr,
+                )
+            if now + pause - began > self.patience:
                 raise RewardError(f"{self.url}{path} gave no answer within {self.patience:g} s, the last time: {why}")
             time.sleep(pause)
             wait = min(2 * wait, LONGEST_WAIT)
@@ -187,15 +212,24 @@ async def verl_reward(
         raise RewardError(f"no prompt in extra_info (found: {found}); needed: one of {', '.join(PROMPTS)}")
     prompt = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     chat = _chat(prompt, solution_str)
-    [reward] = await asyncio.to_thread(Client(url).rewards, [chat], scorer)
+    [reward] = await asyncio.to_thread(_shared(url).rewards, [chat], scorer)
     return reward
 
 
 async def verifiers_reward(trace: Any, scorer: str | None = None, client: Client | None = None) -> float:
     """The score of a trace's final branch, which ends in the agent's reply."""
     chat = [_message(message) for message in trace.messages]
-    [reward] = await asyncio.to_thread((client or Client()).rewards, [chat], scorer)
+    [reward] = await asyncio.to_thread((client or _shared()).rewards, [chat], scorer)
     return reward
+
+
+def _shared(url: str | None = None) -> Client:
+    """One client of each server in this process, which knows the scorers of the calls before."""
+    made = Client(url)
+    return _CLIENTS.setdefault(f"{made.url} {made.run} {made.token}", made)
+
+
+_CLIENTS: dict[str, Client] = {}
 
 
 def _chat(prompt: Any, completion: Any) -> Any:

@@ -13,6 +13,7 @@ HELP = {
     "lmgym_scorer_seconds_total": "seconds in calls of a scorer, by scorer",
     "lmgym_truncated_total": "replies that were scored without a part of their text, by scorer",
     "lmgym_abandoned_total": "requests whose client left or whose time was up before their answer",
+    "lmgym_unwatched_total": "requests of a run that its monitors did not score: a full queue, or a failure",
     "lmgym_reloads_total": "reloads of the scorers, by outcome",
 }
 

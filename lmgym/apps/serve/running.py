@@ -65,7 +65,7 @@ def serve_rewards(
         say(f"{name}: fingerprint {scorer.info['fingerprint']}, {describe(scorer)}")
     app, answers = make_app(service, token), "answers /get_reward, /classify, /v1/embeddings and /v1/score"
     serve_until_stopped(listener, app, service.metrics, answers, token, limits.max_body_mb, limits.timeout)
-    service.batcher.stop()
+    service.stop()
     say("stopped")
 
 

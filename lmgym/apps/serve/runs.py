@@ -204,8 +204,13 @@ class Runs:
             words = f"run {shown(asking.run)} gets no more rewards (--stop_on_alarm; another LMGYM_RUN does): "
             raise Refusal(503, words + watch.warnings[0], 60, "run_stopped")
 
-    def note(self, asking: Asking, reward: str, samples: Sequence[Sample], verdict: Verdict) -> list[str]:
-        """Adds a request's replies with the opinions of all scorers; the run's warnings up to now."""
+    def warnings(self, asking: Asking, reward: str) -> list[str]:
+        """Those of a run up to now."""
+        watch = self._watches.get((asking.run, reward))
+        return list(watch.warnings) if watch else []
+
+    def note(self, asking: Asking, reward: str, samples: Sequence[Sample], verdict: Verdict) -> None:
+        """Adds a request's replies with the opinions of all scorers."""
         key = (asking.run, reward)
         watch = self._watches.get(key)
         if watch is None or watch.begins_again(asking.step, verdict.scorers):
@@ -215,7 +220,6 @@ class Runs:
             self._watches.popitem(last=False)
         trained_on = {reward for run, reward in self._watches if run == asking.run}
         watch.add(asking.step, samples, verdict, [name for name in verdict.opinions if name not in trained_on])
-        return watch.warnings
 
     def as_json(self) -> list[dict[str, Any]]:
         """The runs, that of the latest request first."""

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from lmgym.errors import InputError, shown
 from lmgym.models.fingerprint import fingerprint
 from lmgym.scoring.combinations import combine, is_combination
 from lmgym.scoring.ensembles import Ensemble, read_ensemble
-from lmgym.scoring.named_scorers import Precision, load_scorer
+from lmgym.scoring.named_scorers import FUNCTION, RUBRIC, Precision, load_scorer
 from lmgym.scoring.protocol import Scorer, read_scores
 from lmgym.scoring.scorers import HFScorer, read_settings
 from lmgym.text import Conversation, Reply
@@ -31,6 +32,8 @@ class Sample:
     reply: Reply
     text: str | None = None
     """rendered already; the conversation and the reply are empty then"""
+    sent: Reply | None = None
+    """the reply with the blanks around it, which scorers read that are not trained; None where they are not known"""
 
 
 @dataclass(frozen=True)
@@ -172,13 +175,20 @@ def _member(path: str, precision: Precision) -> Member:
         mean = sum(temperatures) / len(temperatures)
         return Member(scorer, None, scorer.combine, compares, hashlib.sha256(prints.encode()).hexdigest(), None, mean)
     if not isinstance(scorer, HFScorer):
-        return Member(scorer, None, "", False, hashlib.sha256(path.encode()).hexdigest(), None)
+        return Member(scorer, None, "", False, _digest_of_file(path), None)
     saved = read_settings(source)
     revision = getattr(scorer.model.model.config, "_commit_hash", None)
     mark, compares = fingerprint(source, role="scorer"), _compares(scorer.reduce, saved)
     if is_combination(scorer.reduce) and scorer.reduce != saved.get("reduce"):
         saved = {}  # its moments and temperature are of another combination of the heads, on another scale
     return Member(scorer, _reference(saved), scorer.reduce, compares, mark, revision, _temperature(saved))
+
+
+def _digest_of_file(path: str) -> str:
+    """Of a path, with the content of the function's or the rubric's file that it names."""
+    match = FUNCTION.fullmatch(path) or RUBRIC.fullmatch(path)
+    content = Path(match[1]).read_bytes() if match and os.path.isfile(match[1]) else b""
+    return hashlib.sha256(path.encode() + b"\0" + content).hexdigest()
 
 
 def _compares(reduce: str, saved: dict[str, Any]) -> bool:
@@ -222,7 +232,8 @@ def _judge(member: Member, samples: Sequence[Sample], name: str) -> list[Opinion
                 for i, score, column in zip(places, scores, members.T.tolist(), strict=True):
                     found[i] = Opinion(tuple(column), combined=score)
                 continue
-            scores = read_scores(scorer.score(conversations, replies), len(some))
+            sent = [s.reply if s.sent is None else s.sent for s in some]
+            scores = read_scores(scorer.score(conversations, sent), len(some))
             found |= {i: Opinion((score,)) for i, score in zip(places, scores, strict=True)}
             continue
         if raw:

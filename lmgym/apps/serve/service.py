@@ -1,20 +1,28 @@
-"""The scorers behind the routes: choosing them by name, scoring within the time limit, loading them again."""
+"""The scorers behind the routes: choosing them by name, scoring within the time limit, loading them again.
+
+A request waits for the scorers that it asks for; those that only watch its run answer later.
+"""
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmgym.apps.serve.batcher import Batcher, Busy, Job, Verdict
+from lmgym.apps.serve.batcher import Batcher, Busy, Job, Scored, Unscored, Verdict
 from lmgym.apps.serve.bodies import Read, Template
 from lmgym.apps.serve.guard import Refusal, until_gone
 from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.runs import Asking, Runs
-from lmgym.apps.serve.served_scorers import ServedScorer
+from lmgym.apps.serve.served_scorers import Sample, ServedScorer
 from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean, listed, one_line, shown
 from lmgym.scoring.named_scorers import Precision
+
+SILENCE = 600.0
+"""seconds after a client's last request in which only a reload that is forced takes place"""
 
 
 @dataclass(frozen=True)
@@ -33,18 +41,36 @@ class Limits:
 
 
 class Service:
-    """Named scorers, and the thread that they run in."""
+    """Named scorers, each with its queue and thread."""
 
     def __init__(self, paths: Mapping[str, str], limits: Limits, precision: Precision = "auto") -> None:
         self.paths, self.limits, self.precision = dict(paths), limits, precision
         self.metrics, self.runs = Metrics(), Runs(limits.stop_on_alarm)
-        self.batcher = Batcher(self._load(), self.metrics, limits.queue)
+        self.batchers = {name: Batcher(one, self.metrics, limits.queue) for name, one in self._load().items()}
         self._reloading = threading.Lock()
+        self._heard = -math.inf
+        self._notes: set[asyncio.Task] = set()
+        """of requests that were answered before their monitors had scored; asyncio alone would forget them"""
 
     @property
     def scorers(self) -> dict[str, ServedScorer]:
         """Those in use now; the first answers where a request names none."""
-        return self.batcher.scorers
+        return {name: batcher.scorer for name, batcher in self.batchers.items()}
+
+    @property
+    def waiting(self) -> int:
+        """Replies in the longest queue."""
+        return max(batcher.waiting for batcher in self.batchers.values())
+
+    @property
+    def ended(self) -> list[str]:
+        """Scorers whose thread has ended."""
+        return [name for name, batcher in self.batchers.items() if not batcher.is_alive]
+
+    def stop(self) -> None:
+        """Scores what waits, and ends the threads."""
+        for batcher in self.batchers.values():
+            batcher.stop()
 
     @property
     def info(self) -> dict[str, Any]:
@@ -64,51 +90,99 @@ class Service:
 
         Raises Refusal for what cannot be scored, or not in time.
         """
-        samples = read.samples
+        samples, self._heard = read.samples, time.monotonic()
         if not samples:
             raise Refusal(400, "the request holds no reply to score; needed: one or more")
         if len(samples) > self.limits.queue:
             most = f"at most {self.limits.queue:,}, in several requests, or a larger --queue"
             raise Refusal(400, f"{len(samples):,} replies in one request; needed: {most}")
-        if not self.batcher.is_alive:
-            raise Refusal(503, "the thread that scores has ended; start the server again", 10)
         asking: Asking | None = request.state.asking
         if asking:
             self.runs.check(asking, scorers[0])
-        asked = list(dict.fromkeys(scorers))
-        job = Job(samples, list(dict.fromkeys([*asked, *self.paths])) if asking else asked)
+        jobs = self._submit(samples, list(dict.fromkeys(scorers)))
+        watching = self._watch(samples, jobs) if asking else {}
         try:
-            self.batcher.submit(job)
-        except Busy as busy:
-            raise Refusal(503, str(busy), busy.seconds) from None
-        try:
-            verdict = await self._wait(request, job)
-        except InputError as error:
-            raise Refusal(400, str(error)) from error
-        except Refusal:
+            verdict = await self._wait(request, jobs)
+        except BaseException:
+            for job in [*jobs.values(), *watching.values()]:
+                job.answer.cancel()  # a job that waits is not scored then
             raise
-        except Exception as error:  # of a scorer: NaN, no memory
-            say(f"a request of {len(samples):,} replies failed: {one_line(repr(error))}", error=True)
-            raise Refusal(503, f"a scorer failed: {one_line(str(error) or type(error).__name__)}", 5) from error
-        return verdict.of(asked, self.runs.note(asking, asked[0], samples, verdict)) if asking else verdict
+        if asking is None:
+            return verdict
+        note = asyncio.create_task(self._note(asking, scorers[0], samples, verdict, watching))
+        self._notes.add(note)
+        note.add_done_callback(self._notes.discard)
+        await asyncio.sleep(0)  # a run without monitors to wait for is noted now
+        return verdict.of(list(jobs), self.runs.warnings(asking, scorers[0]))
 
-    async def _wait(self, request: Any, job: Job) -> Verdict:
-        """The job's answer, while its client waits and the time lasts."""
-        answer = asyncio.wrap_future(job.answer)
+    def _submit(self, samples: Sequence[Sample], names: Sequence[str]) -> dict[str, Job]:
+        """A job for each scorer. Raises Refusal if one has no room, or its thread has ended."""
+        jobs: dict[str, Job] = {}
+        try:
+            for name in names:
+                if not self.batchers[name].is_alive:
+                    raise Refusal(503, f"the thread of the scorer {name} has ended; start the server again", 10)
+                job = Job(samples)
+                self.batchers[name].submit(job)
+                jobs[name] = job
+        except (Busy, Refusal) as error:
+            for job in jobs.values():
+                job.answer.cancel()
+            raise Refusal(503, str(error), error.seconds) if isinstance(error, Busy) else error from None
+        return jobs
+
+    def _watch(self, samples: Sequence[Sample], jobs: Mapping[str, Job]) -> dict[str, Job]:
+        """Jobs for the scorers that were not asked; none if one of them has no room."""
+        try:
+            return self._submit(samples, [name for name in self.paths if name not in jobs])
+        except Refusal:
+            self.metrics.add("lmgym_unwatched_total")
+            return {}
+
+    async def _note(
+        self, asking: Asking, reward: str, samples: Sequence[Sample], verdict: Verdict, watching: Mapping[str, Job]
+    ) -> None:
+        """Adds a request to its run, once the monitors have scored it."""
+        if len(verdict.opinions) + len(watching) < len(self.paths):
+            return
+        try:
+            found = {name: await asyncio.wrap_future(job.answer) for name, job in watching.items()}
+        except Exception as error:
+            self.metrics.add("lmgym_unwatched_total")
+            say(f"run {shown(asking.run)}: a monitor failed on a request: {one_line(str(error))}", error=True)
+            return
+        opinions = verdict.opinions | {name: one.opinions for name, one in found.items()}
+        known = verdict.scorers | {name: one.scorer for name, one in found.items()}
+        self.runs.note(asking, reward, samples, Verdict(opinions, known))
+
+    async def _wait(self, request: Any, jobs: Mapping[str, Job]) -> Verdict:
+        """The jobs' answers, while their client waits and the time lasts."""
+        answers = asyncio.gather(*(asyncio.wrap_future(job.answer) for job in jobs.values()), return_exceptions=True)
         gone = asyncio.create_task(until_gone(request))
-        waited: set[asyncio.Future] = {answer, gone}
+        waited: set[asyncio.Future] = {answers, gone}
         try:
             done, _ = await asyncio.wait(waited, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
-        if answer in done:
-            return answer.result()
-        answer.cancel()  # a job that waits is not scored then
+        if answers in done:
+            found = dict(zip(jobs, answers.result(), strict=True))
+            scored = {name: one for name, one in found.items() if isinstance(one, Scored)}
+            if len(scored) < len(found):
+                raise _refusal(found)
+            return Verdict({n: one.opinions for n, one in scored.items()}, {n: one.scorer for n, one in scored.items()})
+        answers.cancel()
         self.metrics.add("lmgym_abandoned_total")
         if gone in done:
             raise Refusal(503, "the client left", 1)
-        wait = self.batcher.seconds_left()
+        wait = max(self.batchers[name].seconds_left() for name in jobs)
         raise Refusal(503, f"not scored within {self.limits.timeout:g} s (--timeout); try again", wait)
+
+    def check_silent(self) -> None:
+        """Raises Refusal if a client asked for a score of late: other weights would change its reward in mid-run."""
+        seconds = time.monotonic() - self._heard
+        if seconds < SILENCE:
+            needed = f"{SILENCE / 60:.0f} minutes without requests, or /reload?force=true"
+            raise Refusal(409, f"a client asked for scores {seconds:.0f} s ago, and would get others; needed: {needed}")
 
     def reload(self) -> str | None:
         """Loads all scorers again and then exchanges them; the former answer until then, and stay if one does not load.
@@ -118,7 +192,8 @@ class Service:
         if not self._reloading.acquire(blocking=False):
             return "a reload is under way; try again when it has ended"
         try:
-            self.batcher.scorers = self._load()
+            for name, scorer in self._load().items():
+                self.batchers[name].scorer = scorer
             fault = None
         except Exception as error:
             fault = f"{one_line(str(error))}; the former scorers stay in use"
@@ -130,6 +205,26 @@ class Service:
 
     def _load(self) -> dict[str, ServedScorer]:
         return {name: ServedScorer.load(name, path, self.precision) for name, path in self.paths.items()}
+
+
+def _refusal(found: Mapping[str, Any]) -> Refusal:
+    """400 for what cannot be read, 422 for replies that a scorer fails on each time, with all other scores; or 503."""
+    errors = [one for one in found.values() if isinstance(one, BaseException)]
+    if wrong := [error for error in errors if isinstance(error, InputError)]:
+        return Refusal(400, str(wrong[0]))
+    if others := [error for error in errors if not isinstance(error, Unscored)]:  # no memory, a server that is away
+        say(f"a request failed: {one_line(repr(others[0]))}", error=True)
+        return Refusal(503, f"a scorer failed: {one_line(str(others[0]) or type(others[0]).__name__)}", 5)
+    refusal = Refusal(422, one_line(str(errors[0]), 1000))
+    failed = [
+        {"scorer": name, "row": row, "message": one_line(str(error))}
+        for name, one in found.items()
+        if isinstance(one, Unscored)
+        for row, error in one.errors.items()
+    ]
+    scores = {name: [one and one.score for one in found_by.opinions] for name, found_by in found.items()}
+    refusal.more = {"failed": failed, "scores": scores}
+    return refusal
 
 
 def find_served(name: str | None, paths: Mapping[str, str], kind: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from patience import PATIENCE
 from reward_servers import RewardServer
 
-from lmgym.apps.serve.batcher import Batcher, Busy, Job
+from lmgym.apps.serve.batcher import Batcher, Busy, Job, Unscored
 from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.served_scorers import Member, Sample, ServedScorer
 from lmgym.errors import InputError
@@ -35,17 +35,17 @@ class Gate:
 
 def batcher(gate: Gate, capacity: int = 100) -> Batcher:
     member = Member(FunctionScorer(gate.score), None, "", False, "", None)
-    return Batcher({"a": ServedScorer("a", "", (member,))}, Metrics(), capacity)
+    return Batcher(ServedScorer("a", "", (member,)), Metrics(), capacity)
 
 
 def submit(to: Batcher, *replies: str) -> Future:
-    job = Job([Sample(HELLO, reply) for reply in replies], ["a"])
+    job = Job([Sample(HELLO, reply) for reply in replies])
     to.submit(job)
     return job.answer
 
 
 def scores(answer: Future) -> list[float]:
-    return [opinion.score for opinion in answer.result(PATIENCE).opinions["a"]]
+    return [opinion.score for opinion in answer.result(PATIENCE).opinions]
 
 
 def test_requests_that_wait_are_scored_in_one_call() -> None:
@@ -71,7 +71,7 @@ def test_a_request_that_fails_fails_no_other() -> None:
     assert [scores(answers[i]) for i in (0, 1, 4)] == [[5.0], [4.0], [4.0]]
     with pytest.raises(InputError, match="cannot be scored"):
         answers[2].result(PATIENCE)
-    with pytest.raises(ValueError, match="nan"):
+    with pytest.raises(Unscored, match="scorer a failed on reply 0 of 1, each time: the scorer gave nan"):
         answers[3].result(PATIENCE)
     running.stop()
 
@@ -109,11 +109,11 @@ def test_another_client_s_long_reply_does_not_cut_the_context_of_mine(calibrated
     scorer = ServedScorer.load("a", str(calibrated))
     [alone] = scorer.judge([Sample(conversation, "yes")])
     assert not alone.is_truncated
-    jobs = [Job([Sample(conversation, reply)], ["a"]) for reply in ("yes", "a long reply " * 12)]
+    jobs = [Job([Sample(conversation, reply)]) for reply in ("yes", "a long reply " * 12)]
     together = scorer.judge([sample for job in jobs for sample in job.samples])
     assert together[0].is_truncated, "the replies to one conversation are truncated together"
-    running = Batcher({"a": scorer}, Metrics(), 10)
-    [mine], [other] = (verdict.opinions["a"] for verdict in running.verdicts(jobs))  # as when both wait
+    running = Batcher(scorer, Metrics(), 10)
+    [mine], [other] = running.judge(scorer, jobs)  # as when both wait
     assert not mine.is_truncated
     assert mine.score == pytest.approx(alone.score, abs=1e-5)
     assert other.is_truncated

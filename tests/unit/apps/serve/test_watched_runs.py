@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from launching import BIN
-from patience import PATIENCE
+from patience import PATIENCE, wait_until
 from reward_servers import RewardServer, start
 
 from lmgym.apps.serve import runs
@@ -119,6 +119,7 @@ def test_a_sound_run_is_not_warned(watching: RewardServer) -> None:
         warnings.simplefilter("error")
         logged = train(Client(watching.url, run="sound"), exploits=False, scorer="reward")
     assert set(logged["lmgym_reward/alarm"]) == {0.0}
+    wait_until(lambda: run_of(watching, "sound")["replies"] == GROUPS * EACH * STEPS)
     run = run_of(watching, "sound")
     assert run["warnings"] == []
     assert run["monitors"] == ["monitor"]  # which watches though the request names another scorer
@@ -170,6 +171,7 @@ def test_calibrated_scorers_and_ensembles_are_read_with_their_distances_and_spre
     client = Client(server.url, run="calibrated")
     for step in range(4):
         client.rewards([{"prompt": f"hello {i}", "reply": f"hi {i}"} for i in range(64)], "b", step)
+    wait_until(lambda: run_of(server, "calibrated")["readings"])  # the monitors score after the answer
     [reading, *_] = run_of(server, "calibrated")["readings"]
     page = server.ask("/runs.html")[1]
     assert "z: distance from the scorer" in page
