@@ -17,10 +17,10 @@ server watches: it warns when the run exploits its reward.
 
 import asyncio
 import json
+import logging
 import os
 import random
 import socket
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -37,7 +37,9 @@ PROMPTS = ("raw_prompt", "messages", "prompt", "question")
 """keys of verl's extra_info under which a prompt may be, as text or messages"""
 LONGEST_NAME = 100
 SAY_SECONDS = 60.0
-"""between lines on stderr that say what a request waits for"""
+"""between warnings that say what a request waits for"""
+LOG = logging.getLogger("lmgym")
+"""writes to stderr, unless the program sets up its own logs"""
 AGAIN = (408, 429, 502, 503, 504)
 """statuses after which the same request may succeed"""
 
@@ -147,11 +149,9 @@ class Client:
             now = time.monotonic()
             if now - said >= SAY_SECONDS:
                 said = now
-                left = self.patience - (now - began)
-                print(
-                    f"lmgym: {self.url}{path} for {now - began:.0f} s: {why}; trying for {left:.0f} s more",
-                    file=sys.stderr,
-                )
+                spent = now - began
+                words = "%s%s has given no answer for %.0f s, and is asked for %.0f s more; the last time: %s"
+                LOG.warning(words, self.url, path, spent, self.patience - spent, why)
             if now + pause - began > self.patience:
                 raise RewardError(f"{self.url}{path} gave no answer within {self.patience:g} s, the last time: {why}")
             time.sleep(pause)
