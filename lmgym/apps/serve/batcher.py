@@ -121,20 +121,26 @@ class Batcher:
         self._thread.join()
 
     def _work(self) -> None:
-        while job := self._jobs.get():
-            jobs, stopped = self._with_others(job)
-            wanted = [job for job in jobs if job.answer.set_running_or_notify_cancel()]
-            began, scorer = time.monotonic(), self.scorer  # the same for a whole call: a reload exchanges it
-            for job, found in zip(wanted, self.judge(scorer, wanted), strict=True):
-                if isinstance(found, Exception):
-                    job.answer.set_exception(found)
-                else:
-                    self._count(found)
-                    job.answer.set_result(Scored(found, scorer))
-            if replies := sum(len(job.samples) for job in wanted):
-                self._speed = replies / max(time.monotonic() - began, 1e-6)
-            if stopped:
-                return
+        while self._score_next():  # a call of its own, or the texts of the last one would stay in memory
+            pass
+
+    def _score_next(self) -> bool:
+        """Scores what waits, or the next job that comes; False at the end of the queue."""
+        job = self._jobs.get()
+        if job is None:
+            return False
+        jobs, stopped = self._with_others(job)
+        wanted = [job for job in jobs if job.answer.set_running_or_notify_cancel()]
+        began, scorer = time.monotonic(), self.scorer  # the same for a whole call: a reload exchanges it
+        for job, found in zip(wanted, self.judge(scorer, wanted), strict=True):
+            if isinstance(found, Exception):
+                job.answer.set_exception(found)
+            else:
+                self._count(found)
+                job.answer.set_result(Scored(found, scorer))
+        if replies := sum(len(job.samples) for job in wanted):
+            self._speed = replies / max(time.monotonic() - began, 1e-6)
+        return not stopped
 
     def _count(self, opinions: Sequence[Opinion]) -> None:
         self.metrics.add("lmgym_replies_total", len(opinions), scorer=self.scorer.name)
