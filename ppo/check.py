@@ -48,7 +48,7 @@ from lmgym.models.memory import (
 from lmgym.models.sources import base_of_adapter
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
-from lmgym.runs.user_code import users_code
+from lmgym.runs.user_code import call_user_code
 from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
@@ -125,8 +125,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     )
     config = replace(config, rollout=replace(config.rollout, max_prompt=max_prompt))
     seed_all(config.optimizer.seed, rank())  # for rewards and environments that draw random numbers
-    with users_code("the function that makes the tasks"):
-        setup = prepare(config, tokenizer)
+    setup = call_user_code("the function that makes the tasks", lambda: prepare(config, tokenizer))
     if not isinstance(setup, TaskSetup):
         raise InputError(f"the function that makes the tasks returned {shown(setup)}; needed: a TaskSetup")
     if not config.rollout.replay:

@@ -1,6 +1,7 @@
 """Task setups: tasks, an environment, a reward function, and monitors. An experiment names one."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError, shown
 from lmgym.generation.actions import read_candidates
-from lmgym.runs.user_code import users_code
+from lmgym.runs.user_code import call_user_code
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
 from lmgym.scoring.protocol import Scorer
 from ppo.config import PPOConfig, RewardConfig
@@ -75,8 +76,7 @@ class TaskSetup:
 
     def new_environment(self) -> Environment:
         """One for an episode. Raises InputError if its constructor ends the process, or makes something else."""
-        with users_code("the environment's constructor"):
-            environment = self.environment()
+        environment: Any = call_user_code("the environment's constructor", self.environment)
         if missing := [name for name in ("reset", "step") if not callable(getattr(environment, name, None))]:
             found = f"TaskSetup(environment=...) makes {shown(environment)}, without {' and '.join(missing)}"
             raise InputError(f"{found}; needed: a function or class that makes an Environment")
@@ -85,8 +85,7 @@ class TaskSetup:
     def first_observations(self, task: Task) -> Mapping[str, Observation]:
         """Those of a new environment with seed 0, by agent. Raises InputError if it ends the process."""
         environment = self.new_environment()
-        with users_code("the environment's reset"):
-            found = environment.reset(task, 0)
+        found = call_user_code("the environment's reset", lambda: environment.reset(task, 0))
         try:
             return read_result(StepResult(found)).observations
         except (TypeError, ValueError) as error:
@@ -117,32 +116,65 @@ def _rows(name: str, rows: Any) -> Sequence[Task]:
     needed = 'needed: a list of rows, as [{"prompt": "..."}]'
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise InputError(f"TaskSetup({name}=...) is {shown(rows)}; {needed}")
-    with users_code(f"TaskSetup({name}=...)"):
-        rows = rows if isinstance(rows, Sequence) else list(rows)  # of a generator
+    if not isinstance(rows, Sequence):  # a generator
+        rows = call_user_code(f"TaskSetup({name}=...)", lambda: list(rows))
     for place, row in enumerate(rows):
         if not isinstance(row, Mapping) or not all(isinstance(column, str) for column in row):
             raise InputError(f"TaskSetup({name}=...) has {shown(row)} in place {place}; {needed}")
     return rows
 
 
-def _are(method: str) -> Callable[[Any], bool]:
-    def are(values: Any) -> bool:
-        return isinstance(values, Mapping) and all(callable(getattr(one, method, None)) for one in values.values())
+def _named(*methods: str) -> Callable[[Any], bool]:
+    """A test for a mapping from names to objects that have one of the methods."""
 
-    return are
+    def is_right(value: Any) -> bool:
+        has_method = (any(callable(getattr(one, name, None)) for name in methods) for one in value.values())
+        return all(isinstance(name, str) for name in value) and all(has_method)
+
+    return lambda value: isinstance(value, Mapping) and is_right(value)
 
 
+def _several(kind: type) -> Callable[[Any], bool]:
+    """A test for a sequence or a set of objects of a kind."""
+    return lambda value: (
+        isinstance(value, Sequence | Set) and not isinstance(value, str) and all(isinstance(one, kind) for one in value)
+    )
+
+
+def _optional(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+def _from(least: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and value >= least
+
+
+def _are_numbers(value: Any) -> bool:
+    right = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+    return right and all(isinstance(one, int | float) and math.isfinite(one) for one in value.values())
+
+
+_ACTORS = _named("reply", "pick"), "generators by the agents' names, as {'player_1': ScriptedGenerator(...)}"
+_MAKES_ONE = "a function or class that makes an Environment"
 _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "environment": (callable, "a function or class that makes an Environment"),
+    "environment": (callable, _MAKES_ONE),
     "reward_function": (
-        lambda value: value is None or callable(getattr(value, "rewards", None)),
+        _optional(lambda value: callable(getattr(value, "rewards", None))),
         "None, or a RewardFunction such as FunctionReward(function, tokenizer)",
     ),
     "fingerprint": (lambda value: isinstance(value, str), "a text that says which tasks these are"),
-    "metric": (lambda value: value is None or callable(value), "None or a function"),
-    "monitors": (_are("score"), "scorers by name"),
-    "trained_agents": (lambda value: isinstance(value, int) and value > 0, "a number from 1 on"),
-    "eval_environment": (lambda value: value is None or callable(value), "None, or as for `environment`"),
+    "metric": (_optional(callable), "None or a function"),
+    "monitors": (_named("score"), "scorers by name"),
+    "players": _ACTORS,
+    "trained_agents": (_from(1), "a number from 1 on"),
+    "rejections": (_several(Rejection), "those that read_prompts returned"),
+    "rows": (_from(0), "a number of rows"),
+    "parts": (_several(Part), "those that read_prompts returned"),
+    "reading": (_several(str), "a list of lines"),
+    "reference_lines": (_are_numbers, "returns by name, as {'random': -0.4}"),
+    "uses_settings": (_several(str), "names of settings, as frozenset({'scorers'})"),
+    "eval_environment": (_optional(callable), f"None, or {_MAKES_ONE}"),
+    "eval_players": _ACTORS,
 }
 """by field: a test of its value, and what is needed"""
 

@@ -6,6 +6,7 @@ Such code neither ends the process nor changes its state (lmgym/runs/process_sta
 import hashlib
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+from lmgym.console import VERBOSE
 from lmgym.errors import InputError, RunStopped, one_line, shown_path
 from lmgym.runs.process_state import process_state_kept
 
 T = TypeVar("T")
+LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<")
+"""how the names of files begin that are no user's: installed packages, Python's own, and frozen ones"""
 
 
 def import_file(name: str | Path, needed: str) -> ModuleType:
@@ -51,19 +55,25 @@ def users_code(what: str) -> Iterator[None]:
 
 
 def call_user_code(what: str, call: Callable[[], T]) -> T:
-    """The result of `call`. An exception of the user's code becomes an InputError with its file and line."""
+    """The result of `call`. An exception of the user's code becomes an InputError with its file and line.
+
+    With LMGYM_VERBOSE=1 its traceback is printed too.
+    """
     try:
         with users_code(what):
             return call()
     except (InputError, RunStopped):
         raise
     except Exception as error:
+        if VERBOSE:
+            traceback.print_exc()
         place = "" if isinstance(error, SyntaxError) else place_of(error)
         message = one_line(f"{type(error).__name__}: {error}", 1000)
         raise InputError(f"{what} failed: {message}{place and f' ({place})'}") from error
 
 
 def place_of(error: BaseException) -> str:
-    """The file and line that raised an error; empty if nothing is known of it."""
+    """The file and line that raised an error: the last that belongs to no library, if there is one; empty for none."""
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    return f"{(own or frames)[-1].filename}, line {(own or frames)[-1].lineno}" if frames else ""

@@ -24,12 +24,12 @@ if __name__ == "__main__":
     os.environ["HF_DATASETS_CACHE"] = str(folder_of_all / "datasets")  # before datasets is imported
 
 from forked import Ended, import_libraries, run_forked
-from fuzzed_inputs import KINDS, Case, make_base, make_case
+from fuzzed_inputs import KINDS, SCRIPTS, Case, make_base, make_case
 from fuzzing import KINDS as ROW_KINDS
 
 MESSAGE = 300
 REFUSED = (2, 65, 68, 69, 70, 73, 74, 75)
-ALL_KINDS = (*KINDS, *ROW_KINDS)
+ALL_KINDS = (*KINDS, *ROW_KINDS, *SCRIPTS)
 
 
 def faults(ended: Ended) -> list[str]:

@@ -117,6 +117,11 @@ KINDS: dict[str, Kind] = {
          ("lmgym", "world-model", "--world", "world", "--output", "out", "--steps", "1")),
     ),
 }  # fmt: skip
+SCRIPTS: dict[str, Words] = {
+    "task setups": ("fuzzed_setups.py", "{base}/policy/model"),
+    "headers": ("fuzzed_headers.py",),
+}
+"""scripts that draw what is odd in them by a number"""
 EXPERIMENTS: dict[str, Words] = {
     **dict.fromkeys(("pairs", "pairs of messages", "ultrafeedback"), ("reward_models/experiments/hh_pairwise.py",)),
     "logs": ("reward_models/experiments/retry_accept.py",),
@@ -159,6 +164,9 @@ def make_case(base: Path, folder: Path, seed: int, number: int, kinds: Sequence[
         place = list(ROW_KINDS).index(kind) + len(ROW_KINDS) * rng.randrange(5)
         file = make_file(folder, seed * 1_000_000 + number, place)
         return Case(number, kind, file.damage, _with_base(rows_command(kind, file.path), base))
+    if kind in SCRIPTS:
+        folder.mkdir()
+        return Case(number, kind, (), _with_base((*SCRIPTS[kind], f"{seed}.{number}"), base))
     spec = KINDS[kind]
     shutil.copytree(base / spec.base, folder)
     files = sorted(path for path in folder.glob(spec.damaged) if path.is_file())

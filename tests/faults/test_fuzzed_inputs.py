@@ -8,8 +8,9 @@ from fuzz import MESSAGE, faults
 from launching import launch, run
 
 FUZZ = Path(__file__).parent / "fuzz.py"
-SEED, QUICK, ALL, BLOCK = 0, 24, 1000, 250
-QUICK_KINDS = ("transcripts", "NYU's debates", "questions", "static rows", "playpen's results", "DeepSpeed files")
+SEED, QUICK, ALL, BLOCK = 0, 32, 1000, 250
+QUICK_KINDS = ("transcripts", "NYU's debates", "questions", "static rows", "playpen's results", "DeepSpeed files",
+               "task setups", "headers")  # fmt: skip
 
 
 def fuzz(*words: str) -> str:
@@ -19,7 +20,7 @@ def fuzz(*words: str) -> str:
     return done.stdout
 
 
-def test_damaged_transcripts_results_and_configs_are_used_or_refused_in_a_line() -> None:
+def test_damaged_files_wrong_setups_and_odd_headers_are_used_or_refused_in_a_line() -> None:
     said = fuzz(f"--files={QUICK}", *(f"--kind={kind}" for kind in QUICK_KINDS))
     assert "'refused'" in said
     assert "'used'" in said
