@@ -82,7 +82,7 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
     settings = getattr(config, "policy", None) or config.scorer
     model = load_config(settings.model, settings.trust_remote_code)
     if form.stage == "ppo":
-        from ppo.check import count_trained, estimate_run
+        from ppo.memory import count_trained, estimate_run
 
         prompt, rollout = config.rollout.max_prompt or USUAL_PROMPT, config.rollout
         counts = count_trained(config, model)
@@ -100,6 +100,10 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
         rows = f"{config.optimizer.micro_batch * replies} row(s) of {config.data.max_length} tokens a micro-batch"
         if config.optimizer.tokens_per_micro_batch:
             rows = f"row(s) of {config.data.max_length} tokens, {_micro_batch(config.optimizer)} a micro-batch"
+    if memory is None:
+        raise InputError(
+            f"the memory of {settings.model} is unknown; needed: a short run (--max_updates 3), which has it"
+        )
     return Estimated(memory, settings.model, counts.total, counts.trained, rows)
 
 

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AutoModelForCausalLM
 
+from lmgym.aids import aid
 from lmgym.config import ModelConfig
 from lmgym.models.classifiers import new_classifier, round_frozen_layers, round_weights
 from lmgym.models.config_fields import attn_implementation, layer_count, width
@@ -130,30 +131,33 @@ def activation_bytes(
 
     `settings` give precision, adapters and checkpointing; `engine`: DeepSpeed's, which has no autocast. `logits` exist
     at a time; 0 for a classifier. With `layers`, the last ones alone are trained; without `learns` there is no
-    backward. For a model that cannot be run without data, such as a mixture of experts: 100 bytes per token, layer and
-    hidden unit in 16 bits (with checkpoints 4, and 100 for the layer that is computed), twice that in fp32.
+    backward. For a model that cannot be run without data, such as a mixture of experts, a line says so, and the figure
+    is rough: 100 bytes per token, layer and hidden unit in 16 bits (with checkpoints 4, and 100 for the layer that is
+    computed), twice that in fp32.
     """
     count = layer_count(model_config) if layers is None else layers
+    counted = _on_fake_tensors(model_config, tokens, settings, engine, logits, count, learns)
+    if counted is not None:
+        return counted
+    per_token = width(model_config) * (2 if settings.precision == "fp32" else 1)
+    layer = UNKNOWN_LAYER * tokens * per_token
+    held = layer + 4 * count * tokens * per_token if settings.gradient_checkpointing else layer * count
+    return (held if learns else layer) + LOGIT_BYTES * logits
+
+
+@aid("counting the memory of activations", then="a rough figure stands for it")
+def _on_fake_tensors(
+    config, tokens: int, settings: ModelConfig, engine: bool, logits: int, layers: int, learns: bool
+) -> float | None:
+    """`activation_bytes`, counted: each pass's peak on the line through those with FEW and MORE layers."""
     log = logging.getLogger("torch._subclasses.fake_tensor")  # prints a stack before it raises
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        return _on_fake_tensors(model_config, tokens, settings, engine, logits, count, learns)
-    except Exception:  # what a model's code may ask of tensors has no end, and this is an estimate
-        per_token = width(model_config) * (2 if settings.precision == "fp32" else 1)
-        layer = UNKNOWN_LAYER * tokens * per_token
-        held = layer + 4 * count * tokens * per_token if settings.gradient_checkpointing else layer * count
-        return (held if learns else layer) + LOGIT_BYTES * logits
+        counts = (layers,) if layers <= MORE else (FEW, MORE)
+        peaks = [_passes(_shortened(config, n), tokens, settings, engine, logits, learns) for n in counts]
     finally:
         log.setLevel(level)
-
-
-def _on_fake_tensors(
-    config, tokens: int, settings: ModelConfig, engine: bool, logits: int, layers: int, learns: bool
-) -> float:
-    """`activation_bytes`, counted: each pass's peak on the line through those with FEW and MORE layers."""
-    counts = (layers,) if layers <= MORE else (FEW, MORE)
-    peaks = [_passes(_shortened(config, n), tokens, settings, engine, logits, learns) for n in counts]
     further = (layers - counts[0]) / (MORE - FEW)  # 0 where all layers were counted
     return max(a + (b - a) * further for a, b in zip(peaks[0], peaks[-1], strict=True))
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
+from lmgym.aids import aid
 from lmgym.config import (
     LengthSettings,
     ModelConfig,
@@ -30,7 +31,7 @@ from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
-from lmgym.runs.hub import unreachable
+from lmgym.runs.hub import refuse_unfit_push
 from lmgym.runs.tracking import refuse_missing_tracker
 from lmgym.training.best import check_best
 from lmgym.training.reporting import show_notes, show_rejections
@@ -149,6 +150,7 @@ def make_plan(
     return TrainingPlan(config, model, deepspeed, accumulation, tokenizer, data, notes)
 
 
+@aid("the note on long rows", list)
 def long_rows_note(data: TaskData, tokens: int | None) -> list[str]:
     """A line if rows exceed `--tokens_per_micro_batch`."""
     long = np.asarray(data.lengths)[np.asarray(data.lengths) > (tokens or np.inf)]
@@ -208,7 +210,7 @@ def check_push(config: StageConfig, model: ModelConfig) -> None:
             f"--push_to_hub of an adapter of {shown_path(model.model)}, a folder that others do not have; needed: "
             "--merge_adapter, or --model OWNER/NAME, a model on the hub"
         )
-    show_notes(raise_on_all_ranks(lambda: unreachable(repository) if rank() == 0 else []))
+    raise_on_all_ranks(lambda: refuse_unfit_push(repository) if rank() == 0 else None)
 
 
 def refuse_unfit_quantization(model: ModelConfig, deepspeed: dict[str, Any] | None) -> None:
