@@ -6,6 +6,7 @@ cells of tests that ran are replaced.
 
 import math
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ PROPERTY = "family"
 STAGES = "Every stage"
 FORWARD = "Checked at the level of the forward"
 COLUMNS = {
-    STAGES: ("family", "rows", "from alone", "reward model", "SFT", "DPO", "PPO frozen layers", "chat", "two ranks"),
-    FORWARD: ("family", "rows", "from alone"),
+    STAGES: (
+        *("family", "rows", "from alone", "reward model", "SFT", "DPO", "PPO frozen layers", "GRPO with LoRA", "chat"),
+        *("two ranks", "commit"),
+    ),
+    FORWARD: ("family", "rows", "from alone", "commit"),
 }
 FAILED = "failed"
 Cells = dict[str, dict[str, dict[str, str]]]
@@ -66,8 +70,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes the table once all processes are done."""
     path = os.environ.get(VARIABLE)
     if path and _cells and not hasattr(session.config, "workerinput"):
-        file = Path(path)
+        file, made_at = Path(path), commit()
+        for row in (row for rows in _cells.values() for row in rows.values()):
+            row["commit"] = made_at
         file.write_text(with_cells(file.read_text(encoding="utf-8"), _cells), encoding="utf-8")
+
+
+def commit() -> str:
+    """The commit that is checked out, with a mark if files were changed since."""
+    words = ("git", "describe", "--always", "--dirty=, changed", "--exclude=*")
+    return subprocess.run(words, cwd=Path(__file__).parent, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def with_cells(page: str, cells: Cells) -> str:

@@ -8,6 +8,7 @@ gated MLP, no residual stream in fp32 and no copies of weights that autocast mak
 
 import contextlib
 import logging
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from lmgym.models.saving import unwrap_adapters
 ATTENTION = "lmgym_counted"
 FEW, MORE = 2, 3  # layers
 ROW = 256  # tokens of a row: some models without attention have a Python loop over them
+SECONDS = 10.0  # of a pass forth and back: Mamba's loop takes about as many
 UNKNOWN_LAYER = 100  # bytes of a layer that cannot be counted
 LOGIT_BYTES = 12  # of a logit that exists: itself, its softmax and its gradient
 
@@ -76,13 +78,17 @@ AttentionInterface.register(ATTENTION, _attend)
 
 
 class PeakBytes(TorchDispatchMode):
-    """Most bytes that are alive of storages made within it, beside the existing ones; `begin` starts another count."""
+    """Most bytes that are alive of storages made within it, beside the existing ones; `begin` starts another count.
+
+    Raises TimeoutError after SECONDS.
+    """
 
     def __init__(self, existing: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.alive = self.peak = 0
         self._storages = [tensor.untyped_storage() for tensor in existing]  # an id of one that is gone may come again
         self._seen = set(map(id, self._storages))
+        self._ends = time.monotonic() + SECONDS
 
     def begin(self) -> int:
         """The peak since the last call."""
@@ -90,6 +96,8 @@ class PeakBytes(TorchDispatchMode):
         return peak
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if time.monotonic() > self._ends:
+            raise TimeoutError(f"it takes more than {SECONDS:g} s")
         found = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(found):
             if isinstance(tensor, torch.Tensor) and id(storage := tensor.untyped_storage()) not in self._seen:

@@ -30,7 +30,7 @@ from lmgym.errors import FEWEST_TOKENS, InputError, shown_path
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
-from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
+from lmgym.models.memory import check_memory, count_weights, device_memory_gb, estimate_memory
 from lmgym.runs.hub import refuse_unfit_push
 from lmgym.runs.tracking import refuse_missing_tracker
 from lmgym.training.best import check_best
@@ -266,14 +266,14 @@ def fit_prompts_to_context(max_prompt: int, context: int, max_new_tokens: int, m
 def check_training_memory(
     config: StageConfig, model: ModelConfig, deepspeed: dict | None, row_tokens: int, causal: bool = False
 ) -> None:
-    """Raises InputError if training on micro-batches of rows of `row_tokens` needs more than a device's memory."""
+    """Raises InputError if training on micro-batches of rows of `row_tokens` needs more than a device's memory, or if
+    adapters are to be on modules that do not exist.
+    """
+    found, memory = load_config(model.model, model.trust_remote_code), config.run.memory_gb or device_memory_gb()
+    if model.lora_rank:
+        count_weights(found, model, causal)
+    if memory is None:
+        return
     tokens = config.optimizer.batch_tokens(row_tokens)
-    demand = estimate_memory(
-        load_config(model.model, model.trust_remote_code),
-        tokens,
-        model,
-        deepspeed,
-        world_size(),
-        causal,
-    )
-    check_memory(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), tokens // row_tokens)
+    demand = estimate_memory(found, tokens, model, deepspeed, world_size(), causal)
+    check_memory(demand, memory, zero_stage(deepspeed), tokens // row_tokens)
