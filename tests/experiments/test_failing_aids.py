@@ -12,6 +12,7 @@ from family_stages import preference_config, reward_config, sft_config, train_pr
 from ppo_in_process import PLAIN, train_small
 
 from lmgym.aids import AIDS
+from lmgym.apps.audit import trained
 from lmgym.cli import doctor
 from lmgym.report.run_files import RunFiles
 from lmgym.runs import hub, node_check, stall_report
@@ -19,6 +20,7 @@ from lmgym.runs import hub, node_check, stall_report
 PACKAGES = ("lmgym", "sft", "reward_models", "preferences", "ppo")
 ELSEWHERE: dict[str, Callable[[], Any]] = {
     "{0.__name__}": lambda: doctor._guarded(doctor.versions),
+    "the audit of {0}/model": lambda: trained.audit_trained(Path("run"), "short"),
     "reading the report of {0}": lambda: node_check._read("a", ""),
     "asking the hub whether {0} may be pushed to": lambda: hub.refuse_unfit_push("alice/tiny"),
     "writing report.html after a stall": lambda: stall_report.Reporter.write_page(object()),  # type: ignore[arg-type]
@@ -37,7 +39,7 @@ def stages(small_models, few_pairs: Path, held_out_pairs: Path, chats_file: Path
 
     def reward(folder: Path) -> None:
         config = reward_config(gpt2, few_pairs, held_out_pairs, folder)
-        config = replace(config, heads=2, run=replace(config.run, tracking="tensorboard"))
+        config = replace(config, heads=2, run=replace(config.run, tracking="tensorboard", memory_gb=64))
         train_reward_model(config)
 
     def preview(folder: Path) -> None:
