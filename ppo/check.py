@@ -30,9 +30,7 @@ from lmgym.models.config_fields import context_length
 from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy, refuse_unfit_reference
 from lmgym.models.loading import load_config, load_tokenizer
-from lmgym.models.memory import (
-    count_weights,
-)
+from lmgym.models.memory import refuse_absent_modules
 from lmgym.models.sources import base_of_adapter
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
@@ -215,8 +213,7 @@ def check_models(config: PPOConfig, tokenizer) -> int:
     refuse_unfit_policy(settings.model, found)
     refuse_no_eos(settings.model, tokenizer)
     count_layers(config, found)
-    if settings.lora_rank:
-        count_weights(found, settings, causal=True)
+    refuse_absent_modules(found, settings, causal=True)
     if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):
         refuse_unfit_critic(config.critic.critic, tokenizer)
     if config.method.reference is not None:

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from lmgym.aids import aid
 from lmgym.config import ModelConfig
@@ -115,8 +116,11 @@ class PeakBytes(TorchDispatchMode):
 def empty_model(model_config, settings: ModelConfig | None = None, causal: bool = False) -> Any:
     """A classifier or a causal model with the adapters of `settings`, of sizes alone.
 
-    Raises InputError if they name modules that do not exist, or if a layer can have no such sizes.
+    Raises InputError if they name modules that do not exist, or if a layer can have no such sizes; NotImplementedError
+    for a model with code of its own: transformers would ask on the terminal whether it may be run.
     """
+    if type(model_config).__module__.startswith(f"{TRANSFORMERS_DYNAMIC_MODULE_NAME}."):
+        raise NotImplementedError(f"{model_config.model_type} has code of its own")
     with readable("model", model_config.name_or_path), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
     if settings is not None and settings.lora_rank:

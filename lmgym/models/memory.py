@@ -112,6 +112,13 @@ def count_weights(model_config, settings: ModelConfig | None = None, causal: boo
     return counts_of(empty_model(model_config, settings, causal))
 
 
+@aid("the check of adapters before the model is loaded", refuses=True)
+def refuse_absent_modules(model_config, settings: ModelConfig, causal: bool) -> None:
+    """Raises InputError if adapters are to be on modules that do not exist."""
+    if settings.lora_rank:
+        count_weights(model_config, settings, causal)
+
+
 def counts_of(model) -> WeightCounts:
     """Weights of a model at hand."""
     trained, total = count_parameters(model)

@@ -30,7 +30,7 @@ from lmgym.errors import FEWEST_TOKENS, InputError, shown_path
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
-from lmgym.models.memory import check_memory, count_weights, device_memory_gb, estimate_memory
+from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory, refuse_absent_modules
 from lmgym.runs.hub import refuse_unfit_push
 from lmgym.runs.tracking import refuse_missing_tracker
 from lmgym.training.best import check_best
@@ -270,8 +270,7 @@ def check_training_memory(
     adapters are to be on modules that do not exist.
     """
     found, memory = load_config(model.model, model.trust_remote_code), config.run.memory_gb or device_memory_gb()
-    if model.lora_rank:
-        count_weights(found, model, causal)
+    refuse_absent_modules(found, model, causal)
     if memory is None:
         return
     tokens = config.optimizer.batch_tokens(row_tokens)

@@ -13,13 +13,14 @@ from ppo_in_process import PLAIN, train_small
 
 from lmgym.aids import AIDS
 from lmgym.apps.audit import trained
-from lmgym.cli import doctor
+from lmgym.cli import doctor, estimate
 from lmgym.report.run_files import RunFiles
 from lmgym.runs import hub, node_check, stall_report
 
 PACKAGES = ("lmgym", "sft", "reward_models", "preferences", "ppo")
 ELSEWHERE: dict[str, Callable[[], Any]] = {
     "{0.__name__}": lambda: doctor._guarded(doctor.versions),
+    "counting the weights": lambda: estimate._counts(lambda: None),
     "the audit of {0}/model": lambda: trained.audit_trained(Path("run"), "short"),
     "reading the report of {0}": lambda: node_check._read("a", ""),
     "asking the hub whether {0} may be pushed to": lambda: hub.refuse_unfit_push("alice/tiny"),
