@@ -50,8 +50,9 @@ lint: $(VENV)/.installed-dev  ## style, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-dev  ## the documentation site in build/site; a broken link or a missing name fails
+docs: $(VENV)/.installed-dev  ## the site in build/site; a broken link, a missing name, a family without a row fails
 	$(BIN)/zensical build --strict
+	$(BIN)/python -m pytest tests/docs/test_families_page.py
 
 bench: $(VENV)/.installed-dev  ## speed side by side with TRL; see benchmarks/README.md
 	$(BIN)/python benchmarks/reward_training.py --shape S --dtype bf16

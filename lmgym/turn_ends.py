@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from lmgym.aids import aid
 from lmgym.errors import shown
 from lmgym.templates import apply_template, once_a_template
 from lmgym.text import REASONING, flat_template_note
@@ -79,6 +80,7 @@ def turn_end_notes(tokenizer) -> list[str]:
     return [f"the chat template of {name} writes no token where a turn ends: a reply ends with its eos, {eos}{before}"]
 
 
+@aid("the notes on the chat template", list)
 def template_notes(tokenizer) -> list[str]:
     """Lines on the format of chats and on the ends of turns, where they are not the usual ones."""
     return [*flat_template_note(tokenizer), *turn_end_notes(tokenizer)]

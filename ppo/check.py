@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from lmgym.aids import aid
 from lmgym.config import UpTo, check_eval_size, check_shared_settings
 from lmgym.console import CONSOLE, say
 from lmgym.data.truncation import describe_truncation
-from lmgym.distributed.deepspeed_config import allows_partial_backward, zero_stage
 from lmgym.distributed.deepspeed_engine import engine_name
 from lmgym.distributed.random_state import seed_all
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
@@ -26,25 +26,11 @@ from lmgym.generation.prompt_fitting import (
     room_for_prompts,
 )
 from lmgym.generation.vllm_server import vllm_python
-from lmgym.models.activations import activation_bytes, empty_model
-from lmgym.models.config_fields import context_length, layer_count, vocabulary_size, width
+from lmgym.models.config_fields import context_length
 from lmgym.models.critics import is_on_trunk, refuse_unfit_critic
-from lmgym.models.forward.freezing import freeze_below
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy, refuse_unfit_reference
 from lmgym.models.loading import load_config, load_tokenizer
-from lmgym.models.memory import (
-    GIB,
-    MemoryEstimate,
-    WeightCounts,
-    cache_numbers_per_token,
-    check_memory,
-    count_weights,
-    counts_of,
-    device_memory_gb,
-    most_logits,
-    quantized_bytes,
-    weight_memory,
-)
+from lmgym.models.memory import refuse_absent_modules
 from lmgym.models.sources import base_of_adapter
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
@@ -58,7 +44,7 @@ from ppo.algorithms.kl import MOST_CHANGE
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
 from ppo.engine_sampler import OWN
-from ppo.experience import ROWS_AT_ONCE
+from ppo.memory import check_run_memory
 from ppo.opponents import check_opponents
 from ppo.task_setups import Prepare, TaskSetup, check_setup
 
@@ -103,6 +89,7 @@ class Plan:
         say(f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {config.policy.precision}")
         show_notes(self.notes)
 
+    @aid("the preview of tasks")
     def show_tasks(self) -> None:
         """Print the first prompts of three tasks as the policy sees them; on rank 0."""
         for task in self.setup.tasks[:3] if rank() == 0 else []:
@@ -225,8 +212,7 @@ def check_models(config: PPOConfig, tokenizer) -> int:
     refuse_unfit_policy(settings.model, found)
     refuse_no_eos(settings.model, tokenizer)
     count_layers(config, found)
-    if settings.lora_rank:
-        count_weights(found, settings, causal=True)
+    refuse_absent_modules(found, settings, causal=True)
     if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):
         refuse_unfit_critic(config.critic.critic, tokenizer)
     if config.method.reference is not None:
@@ -310,20 +296,6 @@ def count_iterations(config: PPOConfig, setup: TaskSetup) -> int:
     return max(1, round(config.optimizer.epochs * len(setup.tasks) / config.rollout.num_rollouts))
 
 
-def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: Sequence[Task]) -> None:
-    """Raises InputError if the estimate exceeds `--memory_gb` or, without it, the device's memory."""
-    memory = config.run.memory_gb or device_memory_gb()
-    if memory is None:
-        return
-    if config.engine.engine == OWN:
-        memory *= 1 - config.engine.engine_memory  # the server's part of the same GPU
-    estimate = estimate_run(config, deepspeed, longest_prompt(tokenizer, tasks), world_size())
-    allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0  # scorers are loaded by now
-    more = ("a smaller --max_prompt, --generation_batch_size or --num_layers_unfrozen",)
-    estimate = replace(estimate, weights=estimate.weights + allocated)
-    check_memory(estimate, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
-
-
 def long_rows_note(config: PPOConfig, tokenizer, tasks: Sequence[Task]) -> list[str]:
     """A line if a reply and its prompt may exceed `--tokens_per_micro_batch`."""
     most, replies = config.optimizer.tokens_per_micro_batch, config.rollout.max_new_tokens
@@ -334,64 +306,3 @@ def long_rows_note(config: PPOConfig, tokenizer, tasks: Sequence[Task]) -> list[
         f"a prompt of {longest:,} tokens with a reply of {replies:,} exceeds --tokens_per_micro_batch {most:,}: such a "
         "row runs alone"
     ]
-
-
-def estimate_run(
-    config: PPOConfig, deepspeed: dict | None, longest: int, ranks: int, counts: WeightCounts | None = None
-) -> MemoryEstimate:
-    """Bytes per device, for prompts of at most `longest` tokens: policy, critic, reference, sampling weights, the
-    larger of an update's activations and the sampler's cache, and the frozen layers' states.
-
-    Rows are as long as the longest prompt and a reply, not as the context: with Qwen3's of 40,960 tokens a run of short
-    chats would be refused on any GPU. `counts` are those of `count_trained`, if they are known.
-    """
-    settings, rollout, method = config.policy, config.rollout, config.method
-    model, precision = load_config(settings.model, settings.trust_remote_code), settings.precision
-    prompt = min(filter(None, (longest, rollout.max_prompt)), default=0)
-    row = min(context_length(model), prompt + rollout.max_new_tokens)
-    size, o = 4 if precision == "fp32" else 2, config.optimizer
-    tokens, learned = o.batch_tokens(row), o.batch_tokens(rollout.max_new_tokens)  # of a micro-batch
-    counts = counts or count_trained(config, model)
-    layers = min(method.num_layers_unfrozen, layer_count(model)) if method.num_layers_unfrozen > 0 else None
-
-    engine, logits = deepspeed is not None, most_logits(model, learned)
-    states = activation_bytes(model, tokens, settings, engine, logits, layers)
-    estimate, bits = weight_memory(counts, precision, deepspeed, ranks), settings.bits
-    if bits:
-        estimate = replace(estimate, weights=quantized_bytes(counts, model, settings, causal=True))
-    if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):
-        critic = load_config(config.critic.critic)
-        estimate += weight_memory(count_weights(critic), precision, deepspeed, ranks)
-        of_critic = activation_bytes(critic, tokens, replace(settings, lora_rank=0, modules_to_save=""), engine)
-        # one after the other if the engine allows it (ppo/learner.py)
-        states = max(states, of_critic) if allows_partial_backward(deepspeed) else states + of_critic
-    own = 0 if settings.lora_rank else counts.trained if layers else counts.total
-    reference = own if method.reference is None else counts.total
-    sampling = 0  # ppo/weight_sync.py
-    if zero_stage(deepspeed) == 3:
-        sampling = counts.total
-    elif precision != "fp32" and deepspeed is None and not bits:
-        tied = getattr(model, "tie_word_embeddings", False) and counts.trained < counts.total
-        sampling = counts.trained + tied * vocabulary_size(model) * width(model)
-    rollouts = -(-rollout.num_rollouts // ranks)
-    a_token = cache_numbers_per_token(model) * size
-    sampled, new = min(rollout.generation_batch_size, rollouts), rollout.max_new_tokens
-    prompts = -(-sampled // config.algorithm.num_generations) * (row - new)  # tokens: replies share their prompt's
-    rounded = engine or not settings.lora_rank  # the sampler has its weights in bf16
-    read = activation_bytes(model, prompts, settings, rounded, learns=False) if prompts else 0.0
-    cache = prompts * a_token + max(read, sampled * new * a_token)
-    again = min(ROWS_AT_ONCE * tokens, rollouts * row)  # ppo/experience.py
-    states = max(states, activation_bytes(model, again, settings, engine, logits, layers, learns=False))
-    frozen = min(rollout.frozen_cache_gb * GIB, rollouts * row * width(model) * 4) if layers else 0
-    weights = estimate.weights + size * (reference + sampling)
-    return replace(estimate, weights=weights, activations=max(states, cache) + frozen)
-
-
-def count_trained(config: PPOConfig, model_config) -> WeightCounts:
-    """Weights of the policy, counted without allocating any."""
-    unfrozen = config.method.num_layers_unfrozen
-    if config.policy.lora_rank or unfrozen <= 0:
-        return count_weights(model_config, config.policy, causal=True)
-    model = empty_model(model_config, causal=True)
-    freeze_below(model, max(0, layer_count(model_config) - unfrozen))
-    return counts_of(model)

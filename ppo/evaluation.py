@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmgym.aids import aid
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
 from lmgym.environments.episodes import Episode
 from lmgym.environments.function_reward import call_function
@@ -287,12 +288,14 @@ def rollout_rows(episodes: Sequence[Episode], advantages: Sequence[float]) -> li
     return [row | {"advantage": mean} for row, mean in zip(rows, advantages, strict=False)]
 
 
+@aid("the file of replies")
 def write_samples(run: Run, name: str, update: int, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write replies, one row each, to a file under samples/."""
     if rows:
         run.write_lines(f"samples/{name}-{update:06d}.jsonl", [{"update": update, **row} for row in rows])
 
 
+@aid("the table of replies")
 def show_replies(rows: Sequence[Mapping[str, Any]], update: int, settings: str) -> None:
     """Print some replies after so many updates, with their scores and how they were sampled."""
     cells = []

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from lmgym.aids import aid
 from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.random_state import random_state, restore_random_state, seed_all, seeded
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
@@ -166,6 +167,17 @@ def save_results(
     if not run.is_main:
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
+    card = _card(config, run, metrics, which)
+    own = submodule_weights(weights, "policy.")
+    with seeded(config.optimizer.seed):  # merging adapters draws random numbers, on the main rank alone
+        folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True, card=card, last=last)
+    if config.algorithm.has_critic:
+        save_critic(actor.critic, weights, (folder if last else run.folder) / "critic", tokenizer)
+    return folder
+
+
+@aid("the model card", str)
+def _card(config: PPOConfig, run: Run, metrics: Mapping[str, float], which: str) -> str:
     reward = config.reward.scorers or "a reward of its own"
     description = (
         f"A causal language model: `{config.policy.model}`, optimised by lmgym ({config.algorithm.name}) against "
@@ -179,13 +191,7 @@ the KL, are from before its updates.
 {figures_table(dict(sorted((metrics or _last_metrics(run)).items())), {})}"""
     heading = "Evaluation and iteration"
     usage, base = f"{description} {CHAT_USAGE}", config.policy.model
-    card = model_card(config.name, "text-generation", ["lmgym", "ppo"], usage, figures, base, heading)
-    own = submodule_weights(weights, "policy.")
-    with seeded(config.optimizer.seed):  # merging adapters draws random numbers, on the main rank alone
-        folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True, card=card, last=last)
-    if config.algorithm.has_critic:
-        save_critic(actor.critic, weights, (folder if last else run.folder) / "critic", tokenizer)
-    return folder
+    return model_card(config.name, "text-generation", ["lmgym", "ppo"], usage, figures, base, heading)
 
 
 def _last_metrics(run: Run) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
+from lmgym.aids import aid
 from lmgym.console import CONSOLE
 from lmgym.data.truncation import describe_truncation
 from lmgym.distributed.ranks import rank
@@ -91,6 +92,7 @@ def save_results(
         run.write_lines("scores.jsonl", held_out.lines())
 
 
+@aid("the scorer's model card", str)
 def scorer_card(config: RewardModelConfig, task: Task, figures: str, known: bool = True) -> str:
     """The model card of a scorer. `known`: transformers has a class for classifiers of the family."""
     description = f"""A reward model: one number a reply, higher is better. The number is {MEANINGS[task.reduce]}.
@@ -158,19 +160,25 @@ def _between(tokenizer) -> re.Pattern[str] | None:
     return re.compile(r"\s*".join(map(re.escape, words)), re.IGNORECASE) if words else None
 
 
+@aid("the texts of scored samples", list)
+def _sample_texts(examples: Sequence[Any], task: Task, tokenizer) -> list[dict[str, Any]]:
+    """Prompt, and name and text of each reply, without their scores."""
+    rows = []
+    for example in examples:
+        prompt, read = reply_texts(tokenizer, example.replies)
+        replies = [{"name": name, "text": text} for name, text in zip(task.suffixes(example), read, strict=True)]
+        rows.append({"row": example.origin, "prompt": prompt, "replies": replies})
+    return rows
+
+
 class KeepSamples(TrainerCallback):
     """Writes the first held-out examples and their scores to samples/UPDATE.jsonl, as the model sees their text."""
 
     def __init__(self, examples: Sequence[Any], task: Task, probe: HeldOut, tokenizer, run: Run) -> None:
         self.probe, self.run, self.examples = probe, run, examples[:SAMPLES]
-        self.texts: list[dict[str, Any]] = []
-        """prompt, and name and text of each reply, without their scores"""
-        for example in self.examples if run.is_main else []:
-            prompt, read = reply_texts(tokenizer, example.replies)
-            named = zip(task.suffixes(example), read, strict=True)
-            replies = [{"name": name, "text": text} for name, text in named]
-            self.texts.append({"row": example.origin, "prompt": prompt, "replies": replies})
+        self.texts = _sample_texts(self.examples, task, tokenizer) if run.is_main else []
 
+    @aid("the file of scored samples")
     def on_evaluate(self, args, state, control, **kwargs) -> None:
         """After the probes."""
         scores = iter(np.ravel(self.probe.scores).tolist())

@@ -44,11 +44,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _paths_as_earlier_tests_gave_them_are_forgotten() -> Iterator[None]:
-    """A process prints paths as its user gave them, and tests of one worker are many users."""
+def _what_earlier_tests_gave_and_were_told_is_forgotten() -> Iterator[None]:
+    """A process prints paths as its user gave them, and a line on an aid once; tests of one worker are many users."""
     yield
     if console := sys.modules.get("lmgym.console"):
         console._given.clear()
+    if aids := sys.modules.get("lmgym.aids"):
+        aids.failures(last=True)
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,13 @@ from lmgym.models.small_models import build_model
 
 LAYERS, WIDTH, HEADS, CONTEXT, WINDOW = 4, 32, 4, 320, 12
 LENGTHS = (40, 31, 25, 7)  # of rows
-QUICK = ("gemma2", "mistral")  # the families that `make test` runs
-NO_SCORER_CLASS = ("granite",)  # transformers has none: the head is our own
+QUICK = ("gemma2", "mistral")  # the families whose forwards `make test` runs
+DIFFERENT = (
+    "gpt2", "opt", "gptj", "gpt_neo", "falcon", "bloom", "gemma2", "gpt_oss", "mixtral", "qwen3_next", "mamba", "jamba"
+)  # fmt: skip
+"""families that differ in how they run, which `make test` takes through every stage: Conv1D, learned positions, own
+attention, ALiBi, soft caps and windows, sinks, experts, recurrence, and hybrids"""
+NO_SCORER_CLASS = ("granite", "mamba")  # transformers has none: the head is our own
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,15 @@ TWO_ROPES = {
 ONE_ROPE = dict.fromkeys(TWO_ROPES, TWO_ROPES["full_attention"])
 GRANITE = {"embedding_multiplier": 3.0, "attention_multiplier": 0.6, "residual_multiplier": 0.5, "logits_scaling": 2.0}
 SPARSE = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_jitter_noise": 0.0}
+
+GPT2 = {
+    "n_layer": LAYERS, "n_embd": WIDTH, "n_head": HEADS, "n_positions": CONTEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": WIDTH}
+MAMBA = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "state_size": 8}
+OWN_ATTENTION = f"{LAYERS} of its {LAYERS} layers do not do their attention through transformers"
+RECURRENT = {"why_padded": "it has layers of type linear_attention", "gain": 2.0}  # a larger one multiplies rounding
 
 FAMILIES = (
     Family("mistral", common() | {"sliding_window": WINDOW, "head_dim": 8}, {"sliding_window": None}),
@@ -100,42 +114,12 @@ FAMILIES = (
         common() | {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False},
         why_padded="its forward refuses packed rows",
     ),
-)  # fmt: skip
-
-
-GPT2 = {
-    "n_layer": LAYERS, "n_embd": WIDTH, "n_head": HEADS, "n_positions": CONTEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-}  # fmt: skip
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": WIDTH}
-MAMBA = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "state_size": 8}
-OWN_ATTENTION = f"{LAYERS} of its {LAYERS} layers do not do their attention through transformers"
-RECURRENT = {"why_padded": "it has layers of type linear_attention", "gain": 2.0}  # a larger one multiplies rounding
-
-OTHERS = (
     Family("gpt2", GPT2),
-    Family("llama", common()),
-    Family("gemma", common() | {"head_dim": 16}),
-    Family("cohere", common() | {"logit_scale": 0.5}, {"logit_scale": 1.0}),
-    Family("cohere2", common() | {"logit_scale": 0.5, "sliding_window": WINDOW}, {"sliding_window": CONTEXT}),
-    Family("stablelm", common() | {"partial_rotary_factor": 0.5}),
     Family(
         "gpt_oss",
         common() | SPARSE | {"head_dim": 16, "sliding_window": WINDOW, "layer_types": ALTERNATING},
         {"layer_types": NO_WINDOW},
     ),
-    Family("gpt_bigcode", GPT2 | {"multi_query": True}),
-    Family("starcoder2", common() | {"sliding_window": WINDOW}, {"sliding_window": None}),
-    Family("phi", common(HEADS) | {"partial_rotary_factor": 0.5}),
-    Family("qwen2_moe", common() | EXPERTS | {"shared_expert_intermediate_size": WIDTH}),
-    Family("qwen3_moe", common() | EXPERTS | {"head_dim": 16}),
-    Family("granitemoe", common() | SPARSE),
-    Family("olmo", common()),
-    Family("olmo3", common() | {"sliding_window": WINDOW}, {"sliding_window": CONTEXT}),
-    Family("glm", common() | {"head_dim": 16}),
-    Family("ernie4_5", common() | {"head_dim": 16}),
-    Family("helium", common() | {"head_dim": 8}),
-    Family("nemotron", common()),
     Family("bloom", {"n_layer": LAYERS, "hidden_size": WIDTH, "n_head": HEADS}, why_padded=OWN_ATTENTION),
     Family("gptj", GPT2 | {"rotary_dim": 4}, why_padded=OWN_ATTENTION),
     Family(
@@ -147,17 +131,7 @@ OTHERS = (
         {"window_size": CONTEXT},
         OWN_ATTENTION,
     ),
-    Family("codegen", GPT2 | {"rotary_dim": 4}, why_padded=OWN_ATTENTION),
-    Family(
-        "mpt",
-        {"n_layers": LAYERS, "d_model": WIDTH, "n_heads": HEADS, "max_seq_len": CONTEXT, "expansion_ratio": 2},
-        why_padded="its forward refuses packed rows",
-    ),
     Family("mamba", MAMBA, **RECURRENT),
-    Family(
-        "mamba2", MAMBA | {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 16}, **RECURRENT
-    ),
-    Family("falcon_mamba", MAMBA, **RECURRENT),
     Family(
         "qwen3_next",
         common() | EXPERTS
@@ -176,6 +150,37 @@ OTHERS = (
         },
         **RECURRENT,
     ),
+)  # fmt: skip
+
+
+OTHERS = (
+    Family("llama", common()),
+    Family("gemma", common() | {"head_dim": 16}),
+    Family("cohere", common() | {"logit_scale": 0.5}, {"logit_scale": 1.0}),
+    Family("cohere2", common() | {"logit_scale": 0.5, "sliding_window": WINDOW}, {"sliding_window": CONTEXT}),
+    Family("stablelm", common() | {"partial_rotary_factor": 0.5}),
+    Family("gpt_bigcode", GPT2 | {"multi_query": True}),
+    Family("starcoder2", common() | {"sliding_window": WINDOW}, {"sliding_window": None}),
+    Family("phi", common(HEADS) | {"partial_rotary_factor": 0.5}),
+    Family("qwen2_moe", common() | EXPERTS | {"shared_expert_intermediate_size": WIDTH}),
+    Family("qwen3_moe", common() | EXPERTS | {"head_dim": 16}),
+    Family("granitemoe", common() | SPARSE),
+    Family("olmo", common()),
+    Family("olmo3", common() | {"sliding_window": WINDOW}, {"sliding_window": CONTEXT}),
+    Family("glm", common() | {"head_dim": 16}),
+    Family("ernie4_5", common() | {"head_dim": 16}),
+    Family("helium", common() | {"head_dim": 8}),
+    Family("nemotron", common()),
+    Family("codegen", GPT2 | {"rotary_dim": 4}, why_padded=OWN_ATTENTION),
+    Family(
+        "mpt",
+        {"n_layers": LAYERS, "d_model": WIDTH, "n_heads": HEADS, "max_seq_len": CONTEXT, "expansion_ratio": 2},
+        why_padded="its forward refuses packed rows",
+    ),
+    Family(
+        "mamba2", MAMBA | {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 16}, **RECURRENT
+    ),
+    Family("falcon_mamba", MAMBA, **RECURRENT),
     Family(
         "recurrent_gemma",
         common(1)

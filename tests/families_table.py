@@ -6,6 +6,7 @@ cells of tests that ran are replaced.
 
 import math
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import pytest
 
 VARIABLE = "LMGYM_FAMILIES_TABLE"  # names the file to write; without it nothing is written
 PROPERTY = "family"
+ROOT = Path(__file__).resolve().parent.parent
 STAGES = "Every stage"
 FORWARD = "Checked at the level of the forward"
 COLUMNS = {
-    STAGES: ("family", "rows", "from alone", "reward model", "SFT", "DPO", "PPO frozen layers", "chat", "two ranks"),
-    FORWARD: ("family", "rows", "from alone"),
+    STAGES: (
+        *("family", "rows", "from alone", "reward model", "SFT", "DPO", "PPO frozen layers", "GRPO with LoRA", "chat"),
+        *("two ranks", "commit"),
+    ),
+    FORWARD: ("family", "rows", "from alone", "commit"),
 }
 FAILED = "failed"
 Cells = dict[str, dict[str, dict[str, str]]]
@@ -66,8 +71,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes the table once all processes are done."""
     path = os.environ.get(VARIABLE)
     if path and _cells and not hasattr(session.config, "workerinput"):
-        file = Path(path)
+        file, made_at = Path(path), commit(Path(path))
+        for row in (row for rows in _cells.values() for row in rows.values()):
+            row["commit"] = made_at
         file.write_text(with_cells(file.read_text(encoding="utf-8"), _cells), encoding="utf-8")
+
+
+def commit(page: Path) -> str:
+    """The commit that is checked out, with a mark if files other than the page were changed since."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(("git", *words), cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+    changed = git("diff", "--name-only", "HEAD", "--", ".", f":(exclude){page.resolve().relative_to(ROOT)}")
+    return git("rev-parse", "--short", "HEAD") + (", changed" if changed else "")
 
 
 def with_cells(page: str, cells: Cells) -> str:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lmgym.aids import aid
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, regular, shown_path
 
@@ -63,13 +64,15 @@ def examine() -> None:
     raise SystemExit(int(failures > 0))
 
 
+def _unknown() -> list[Finding]:
+    fix = "install the library that the line above names again: pip install --force-reinstall NAME"
+    return [Finding("a check whose result is unknown", "failure", fix)]
+
+
+@aid("{0.__name__}", _unknown, then="the other checks go on")
 def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
-    """The findings of a check; an exception of a broken library is a failure, and the other checks go on."""
-    try:
-        return check()
-    except Exception as error:
-        text = one_line(f"{check.__name__}: {type(error).__name__}: {error}")
-        return [Finding(text, "failure", "install the library that it names again: pip install --force-reinstall NAME")]
+    """The findings of a check."""
+    return check()
 
 
 def versions() -> list[Finding]:

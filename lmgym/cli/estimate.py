@@ -1,11 +1,12 @@
 """`lmgym estimate`: the memory of a run on each GPU, without data, weights or a GPU; a model's config is enough."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
 
+from lmgym.aids import aid
 from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean
 from lmgym.runs.flags import override
@@ -82,10 +83,10 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
     settings = getattr(config, "policy", None) or config.scorer
     model = load_config(settings.model, settings.trust_remote_code)
     if form.stage == "ppo":
-        from ppo.check import count_trained, estimate_run
+        from ppo.memory import count_trained, estimate_run
 
         prompt, rollout = config.rollout.max_prompt or USUAL_PROMPT, config.rollout
-        counts = count_trained(config, model)
+        counts = _counts(lambda: count_trained(config, model))
         memory = estimate_run(config, deepspeed, prompt, ranks, counts)
         rows = (
             f"{rollout.num_rollouts} replies of {rollout.max_new_tokens} tokens to prompts of {prompt}, "
@@ -95,12 +96,19 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
         replies = 1 if form.stage == "sft" else 2
         tokens = config.optimizer.batch_tokens(config.data.max_length * replies)
         causal = form.stage != "reward"
-        counts = count_weights(model, settings, causal)
+        counts = _counts(lambda: count_weights(model, settings, causal))
         memory = estimate_memory(model, tokens, settings, deepspeed, ranks, causal, counts=counts)
         rows = f"{config.optimizer.micro_batch * replies} row(s) of {config.data.max_length} tokens a micro-batch"
         if config.optimizer.tokens_per_micro_batch:
             rows = f"row(s) of {config.data.max_length} tokens, {_micro_batch(config.optimizer)} a micro-batch"
+    if memory is None or counts is None:
+        raise InputError(f"the memory of {settings.model} is unknown; needed: a short run (--max_updates 3)")
     return Estimated(memory, settings.model, counts.total, counts.trained, rows)
+
+
+@aid("counting the weights", refuses=True)
+def _counts(count: Callable[[], Any]) -> Any:
+    return count()
 
 
 def _micro_batch(optimizer: Any) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from lmgym.aids import aid
 from lmgym.environments.bounds import read_result
 from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import Environment, Observation, Task
@@ -23,6 +24,7 @@ FOLDER = "episodes"
 Row = dict[str, Any]
 
 
+@aid("the record of games", list)
 def record_games(episodes: Sequence[Episode], tasks: Sequence[Task], advantages: Iterable[float] = ()) -> list[Row]:
     """A row for each game, of the episodes of its trained agents; games are in the order of their numbers.
 

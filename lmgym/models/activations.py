@@ -8,6 +8,7 @@ gated MLP, no residual stream in fp32 and no copies of weights that autocast mak
 
 import contextlib
 import logging
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
+from lmgym.aids import aid
 from lmgym.config import ModelConfig
 from lmgym.models.classifiers import new_classifier, round_frozen_layers, round_weights
 from lmgym.models.config_fields import attn_implementation, layer_count, width
@@ -31,6 +34,7 @@ from lmgym.models.saving import unwrap_adapters
 ATTENTION = "lmgym_counted"
 FEW, MORE = 2, 3  # layers
 ROW = 256  # tokens of a row: some models without attention have a Python loop over them
+SECONDS = 10.0  # of a pass forth and back: Mamba's loop takes about as many
 UNKNOWN_LAYER = 100  # bytes of a layer that cannot be counted
 LOGIT_BYTES = 12  # of a logit that exists: itself, its softmax and its gradient
 
@@ -75,13 +79,17 @@ AttentionInterface.register(ATTENTION, _attend)
 
 
 class PeakBytes(TorchDispatchMode):
-    """Most bytes that are alive of storages made within it, beside the existing ones; `begin` starts another count."""
+    """Most bytes that are alive of storages made within it, beside the existing ones; `begin` starts another count.
+
+    Raises TimeoutError after SECONDS.
+    """
 
     def __init__(self, existing: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.alive = self.peak = 0
         self._storages = [tensor.untyped_storage() for tensor in existing]  # an id of one that is gone may come again
         self._seen = set(map(id, self._storages))
+        self._ends = time.monotonic() + SECONDS
 
     def begin(self) -> int:
         """The peak since the last call."""
@@ -89,6 +97,8 @@ class PeakBytes(TorchDispatchMode):
         return peak
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if time.monotonic() > self._ends:
+            raise TimeoutError(f"it takes more than {SECONDS:g} s")
         found = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(found):
             if isinstance(tensor, torch.Tensor) and id(storage := tensor.untyped_storage()) not in self._seen:
@@ -106,8 +116,11 @@ class PeakBytes(TorchDispatchMode):
 def empty_model(model_config, settings: ModelConfig | None = None, causal: bool = False) -> Any:
     """A classifier or a causal model with the adapters of `settings`, of sizes alone.
 
-    Raises InputError if they name modules that do not exist, or if a layer can have no such sizes.
+    Raises InputError if they name modules that do not exist, or if a layer can have no such sizes; NotImplementedError
+    for a model with code of its own: transformers would ask on the terminal whether it may be run.
     """
+    if type(model_config).__module__.startswith(f"{TRANSFORMERS_DYNAMIC_MODULE_NAME}."):
+        raise NotImplementedError(f"{model_config.model_type} has code of its own")
     with readable("model", model_config.name_or_path), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
     if settings is not None and settings.lora_rank:
@@ -130,30 +143,33 @@ def activation_bytes(
 
     `settings` give precision, adapters and checkpointing; `engine`: DeepSpeed's, which has no autocast. `logits` exist
     at a time; 0 for a classifier. With `layers`, the last ones alone are trained; without `learns` there is no
-    backward. For a model that cannot be run without data, such as a mixture of experts: 100 bytes per token, layer and
-    hidden unit in 16 bits (with checkpoints 4, and 100 for the layer that is computed), twice that in fp32.
+    backward. For a model that cannot be run without data, such as a mixture of experts, a line says so, and the figure
+    is rough: 100 bytes per token, layer and hidden unit in 16 bits (with checkpoints 4, and 100 for the layer that is
+    computed), twice that in fp32.
     """
     count = layer_count(model_config) if layers is None else layers
+    counted = _on_fake_tensors(model_config, tokens, settings, engine, logits, count, learns)
+    if counted is not None:
+        return counted
+    per_token = width(model_config) * (2 if settings.precision == "fp32" else 1)
+    layer = UNKNOWN_LAYER * tokens * per_token
+    held = layer + 4 * count * tokens * per_token if settings.gradient_checkpointing else layer * count
+    return (held if learns else layer) + LOGIT_BYTES * logits
+
+
+@aid("counting the memory of activations", then="a rough figure stands for it")
+def _on_fake_tensors(
+    config, tokens: int, settings: ModelConfig, engine: bool, logits: int, layers: int, learns: bool
+) -> float | None:
+    """`activation_bytes`, counted: each pass's peak on the line through those with FEW and MORE layers."""
     log = logging.getLogger("torch._subclasses.fake_tensor")  # prints a stack before it raises
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        return _on_fake_tensors(model_config, tokens, settings, engine, logits, count, learns)
-    except Exception:  # what a model's code may ask of tensors has no end, and this is an estimate
-        per_token = width(model_config) * (2 if settings.precision == "fp32" else 1)
-        layer = UNKNOWN_LAYER * tokens * per_token
-        held = layer + 4 * count * tokens * per_token if settings.gradient_checkpointing else layer * count
-        return (held if learns else layer) + LOGIT_BYTES * logits
+        counts = (layers,) if layers <= MORE else (FEW, MORE)
+        peaks = [_passes(_shortened(config, n), tokens, settings, engine, logits, learns) for n in counts]
     finally:
         log.setLevel(level)
-
-
-def _on_fake_tensors(
-    config, tokens: int, settings: ModelConfig, engine: bool, logits: int, layers: int, learns: bool
-) -> float:
-    """`activation_bytes`, counted: each pass's peak on the line through those with FEW and MORE layers."""
-    counts = (layers,) if layers <= MORE else (FEW, MORE)
-    peaks = [_passes(_shortened(config, n), tokens, settings, engine, logits, learns) for n in counts]
     further = (layers - counts[0]) / (MORE - FEW)  # 0 where all layers were counted
     return max(a + (b - a) * further for a, b in zip(peaks[0], peaks[-1], strict=True))
 

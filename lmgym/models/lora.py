@@ -18,15 +18,18 @@ NAMES = re.compile(r"[\w.]+( *, *[\w.]+)*")  # anything else is a regular expres
 def add_lora(model, rank: int, alpha: int, dropout: float, targets: str = ALL_LINEAR, whole: str = ""):
     """The model with low-rank adapters on every linear layer of the trunk, or on those that `targets` selects.
 
-    A classifier's head and pooler are trained in full and saved too, as are the modules that `whole` names; a causal
-    model's head is frozen unless it is named. Names are separated by commas; `targets` may instead be a regular
-    expression that matches full names. Raises InputError, with the available names, for a name that matches nothing.
+    Layers that peft refuses, such as Mamba's out_proj, get none. A classifier's head and pooler are trained in full and
+    saved too, as are the modules that `whole` names; a causal model's head is frozen unless it is named. Names are
+    separated by commas; `targets` may instead be a regular expression that matches full names. Raises InputError, with
+    the available names, for a name that matches nothing, or that peft refuses.
     """
     from peft import LoraConfig
 
     causal = model.get_output_embeddings() is not None
     names, ties = _modules_in_full(model, whole)
     names = [*(() if causal else head_modules(model)), *names]
+    refused = refused_layers(model)
+    without = [*(rf".*\b{name}" for name in refused), *([] if causal else [r".*pooler\..*"])]
     settings = LoraConfig(
         task_type="CAUSAL_LM" if causal else "SEQ_CLS",
         r=rank,
@@ -34,7 +37,7 @@ def add_lora(model, rank: int, alpha: int, dropout: float, targets: str = ALL_LI
         lora_dropout=dropout,
         target_modules=ALL_LINEAR if targets == ALL_LINEAR else _targets(model, targets, names),
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's linear layers
-        exclude_modules=None if causal else r".*pooler\..*",
+        exclude_modules="|".join(without) or None,
         modules_to_save=names or None,
         ensure_weight_tying=ties,
     )
@@ -101,9 +104,15 @@ def _targets(model, targets: str, in_full: Collection[str]) -> list[str]:
             raise InputError(f"--lora_target_modules: {shown(targets)} is not a regular expression: {error}") from error
         found = {targets: [name for name in linear if pattern.fullmatch(name)]}
         names = found[targets]
+    refused = refused_layers(model)
     for name, layers in found.items():
+        there = sorted({full.rpartition(".")[2] for full in linear} - set(refused))
+        if no := [full for full in layers if full.rpartition(".")[2] in refused]:
+            raise InputError(
+                f"--lora_target_modules: peft puts no adapter on {no[0]} of a {model.config.model_type}; needed: some "
+                f"of {listed(there, 30)}"
+            )
         if not layers:
-            there = sorted({full.rpartition(".")[2] for full in linear})
             raise InputError(
                 f"--lora_target_modules: {shown(name)} matches no linear layer; there are {listed(there, 30)}"
             )
@@ -115,6 +124,22 @@ def _targets(model, targets: str, in_full: Collection[str]) -> list[str]:
                 "trains both in full"
             )
     return names
+
+
+def refused_layers(model) -> list[str]:
+    """Last names of linear layers that peft refuses in this family: Mamba's kernels read the weights of some."""
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import BaseTuner
+
+    refuse = getattr(BaseTuner, "_check_target_module_compatiblity", None)  # not in older versions
+    refused = []
+    for name in {full.rpartition(".")[2] for full, module in model.named_modules() if isinstance(module, LINEAR)}:
+        try:
+            if refuse is not None:
+                refuse(None, LoraConfig(), model, name)
+        except ValueError:
+            refused.append(name)
+    return sorted(refused)
 
 
 def _tied(model) -> set[str]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lmgym.aids import aid
 from lmgym.config import ModelConfig
 from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.errors import InputError
@@ -37,6 +38,7 @@ class MemoryEstimate:
         return MemoryEstimate(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
 
+@aid("the estimate of memory", refuses=True)
 def estimate_memory(
     model_config,
     tokens: int,
@@ -46,8 +48,8 @@ def estimate_memory(
     causal: bool = False,
     learned: int | None = None,
     counts: "WeightCounts | None" = None,
-) -> MemoryEstimate:
-    """Bytes per device for a classifier of this config and a micro-batch of `tokens`, trained with Adam.
+) -> MemoryEstimate | None:
+    """Bytes per device for a classifier of this config and a micro-batch of `tokens`, trained with Adam; None: unknown.
 
     A causal model also has logits, for `learned` of the tokens (None: all) and of CHUNK_LOGITS at most at a time.
     `counts` are those of `count_weights`, if they are known.
@@ -110,6 +112,13 @@ def count_weights(model_config, settings: ModelConfig | None = None, causal: boo
     return counts_of(empty_model(model_config, settings, causal))
 
 
+@aid("the check of adapters before the model is loaded", refuses=True)
+def refuse_absent_modules(model_config, settings: ModelConfig, causal: bool) -> None:
+    """Raises InputError if adapters are to be on modules that do not exist."""
+    if settings.lora_rank:
+        count_weights(model_config, settings, causal)
+
+
 def counts_of(model) -> WeightCounts:
     """Weights of a model at hand."""
     trained, total = count_parameters(model)
@@ -122,10 +131,10 @@ def device_memory_gb() -> float | None:
 
 
 def check_memory(
-    demand: MemoryEstimate, memory_gb: float | None, stage: int, micro_batch: int, more: Sequence[str] = ()
+    demand: MemoryEstimate | None, memory_gb: float | None, stage: int, micro_batch: int, more: Sequence[str] = ()
 ) -> None:
     """Raises InputError if the estimate exceeds `memory_gb` (GiB per device); `more` are further suggestions."""
-    if memory_gb is None or demand.total <= memory_gb * GIB:
+    if demand is None or memory_gb is None or demand.total <= memory_gb * GIB:
         return
     parts = ", ".join(f"{name} {getattr(demand, name) / GIB:.1f}" for name in MemoryEstimate.__dataclass_fields__)
     large_batch = demand.activations > 0.3 * demand.total and micro_batch > 1

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -19,8 +19,9 @@ from typing import Any
 
 import jinja2
 
+from lmgym.aids import aid
 from lmgym.report import costs, curves, facts, held_out, samples
-from lmgym.report.panels import Section, figure
+from lmgym.report.panels import Panel, Section, figure
 from lmgym.report.run_files import RunFiles
 
 REPORT = "report.html"
@@ -49,25 +50,26 @@ def report_page(folder: Path, live: bool = False) -> str:
 def run_sections(run: RunFiles) -> list[Section]:
     """The parts of a run's report, those without content left out."""
     sections = [
-        Section("optimisation", "Over-optimisation", curves.over_optimisation(run)),
-        Section("curves", "Curves", curves.curves(run)),
-        Section(
-            "held_out",
-            "Held-out evaluation",
-            [*held_out.held_out(run), *samples.score_distributions(run), *curves.probes(run)],
-        ),
-        Section("replies", "Replies", samples.replies(run)),
-        Section("episodes", "Episodes, turn by turn", samples.conversations(run)),
-        Section("data", "Data", facts.data(run)),
-        Section(
-            "run",
-            "What was run",
-            [*costs.phases(run), *facts.launches(run), *facts.settings(run), *facts.metric_table(run)],
-        ),
+        _section("optimisation", "Over-optimisation", run, curves.over_optimisation),
+        _section("curves", "Curves", run, curves.curves),
+        _section("held_out", "Held-out evaluation", run, held_out.held_out, samples.score_distributions, curves.probes),
+        _section("replies", "Replies", run, samples.replies),
+        _section("episodes", "Episodes, turn by turn", run, samples.conversations),
+        _section("data", "Data", run, facts.data),
+        _section("run", "What was run", run, costs.phases, facts.launches, facts.settings, facts.metric_table),
     ]
     # after the others, which find what cannot be read
-    sections.insert(0, Section("notes", "Warnings and notes", facts.notes(run)))
+    sections.insert(0, _section("notes", "Warnings and notes", run, facts.notes))
     return [section for section in sections if section.panels]
+
+
+def _section(id: str, title: str, run: RunFiles, *makes: Callable[[RunFiles], Sequence[Panel]]) -> Section:
+    return Section(id, title, [panel for make in makes for panel in _panels(title, run, make)])
+
+
+@aid("{0} in report.html", list)
+def _panels(title: str, run: RunFiles, make: Callable[[RunFiles], Sequence[Panel]]) -> Sequence[Panel]:
+    return make(run)
 
 
 def render(

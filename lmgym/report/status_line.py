@@ -15,6 +15,7 @@ from typing import final
 
 from rich.cells import cell_len
 
+from lmgym.aids import aid
 from lmgym.console import draw_live_line, erase_live_line, live_width, on_terminal, say
 
 REDRAW_SECONDS, PLAIN_SECONDS = 0.2, 30.0
@@ -41,6 +42,7 @@ class StatusLine:
         self.first = self._done = done
         self._began = self._changed = time.monotonic()
 
+    @aid("the status line")
     def update(self, done: int | None = None, doing: str | None = None, figures: Sequence[str] | None = None) -> None:
         """Shows the steps done, the present activity and figures such as "loss 0.52"; None leaves them as they are.
 

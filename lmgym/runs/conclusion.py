@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lmgym.aids import aid
 from lmgym.errors import one_line
 from lmgym.report.run_files import is_number
 from lmgym.runs.launch import STAGES
@@ -16,12 +17,10 @@ NOT_OPTIMISED = {"eval/rollout/reply_tokens": "tokens per reply", "eval/eval_sco
 """metrics that are shown beside the reward of a policy, by name"""
 
 
+@aid("the result and the next command", list)
 def conclude(folder: Path) -> list[str]:
     """The last lines of a finished run: its result, if there are held-out rows, and the command to type next."""
-    try:
-        run = read_run(folder)
-    except (OSError, ValueError):  # the run is done whatever somebody does to its folder
-        return []
+    run = read_run(folder)
     command = next_command(run)
     return [*filter(None, [result(run)]), *([f"next: {command}"] if command else [])]
 

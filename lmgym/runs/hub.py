@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from lmgym.aids import aid
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown
 from lmgym.masking import masked, remember
@@ -89,8 +90,9 @@ def check_access(hub: Any, repository: str, tries: int = TRIES) -> None:
         )
 
 
-def unreachable(repository: str) -> list[str]:
-    """A line if the hub does not answer now. Raises InputError for a push that it would refuse."""
+@aid("asking the hub whether {0} may be pushed to", refuses=True)
+def refuse_unfit_push(repository: str) -> None:
+    """Raises InputError for a push that the hub would refuse; if it does not answer now, a line says so."""
     from huggingface_hub import constants
 
     check_name(repository, "--push_to_hub")
@@ -98,13 +100,7 @@ def unreachable(repository: str) -> list[str]:
         raise InputError(
             f"--push_to_hub {repository} with HF_HUB_OFFLINE set; needed: unset it, or push later: lmgym push"
         )
-    try:
-        check_access(open_hub(repository), repository, tries=2)
-    except InputError:
-        raise
-    except Exception as error:  # of the connection
-        return [f"warning: the hub cannot be asked whether {repository} may be pushed to ({describe(error)})"]
-    return []
+    check_access(open_hub(repository), repository, tries=2)
 
 
 def _may_write(granted: Mapping[str, Any], repository: str) -> bool:

@@ -15,6 +15,7 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+from lmgym.aids import aid
 from lmgym.console import say
 from lmgym.errors import InputError, one_line
 from lmgym.runs import node_report
@@ -139,7 +140,13 @@ def _reports(output: str) -> list[dict[str, Any]]:
         if mark == node_report.MARK:
             host, _, text = rest.partition(" ")
             texts[host] = texts.get(host, "") + text
-    return [json.loads(base64.b64decode(text)) for text in texts.values()]
+    return [report for host, text in texts.items() for report in _read(host, text)]
+
+
+@aid("reading the report of {0}", list)
+def _read(host: str, text: str) -> list[dict[str, Any]]:
+    report = json.loads(base64.b64decode(text))
+    return [{name: report[name] for name in ("host", "values", "problems")}]
 
 
 def _none(node: str, error: str) -> Answer:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lmgym.aids import aid
 from lmgym.masking import looks_secret, masked
 from lmgym.runs.launchers import describe_launch, local_ranks
 
@@ -42,12 +43,14 @@ def describe_run(name: str, config: dict[str, Any], seed: int, data_fingerprint:
     }
 
 
+@aid("the record of the launch", dict)
 def _launch() -> dict[str, Any]:
     """The launch of a launcher's ranks, from which `lmgym runs` makes the command that resumes them."""
     found = describe_launch()
     return found | {"command": shlex.join(_redact_command(found["command"]))} if "command" in found else found
 
 
+@aid("the record of the hardware", dict)
 def _hardware() -> dict[str, Any]:
     """Ranks, the cores of this machine, and GPUs: one of each rank, with the names of those of this machine."""
     world_size = int(os.environ.get("WORLD_SIZE", 1))
@@ -71,6 +74,7 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
+@aid("the record of the peak memory", dict)
 def peak_memory() -> dict[str, float]:
     """The most memory that this process has held, GiB: its own, and on its GPU that of torch's tensors."""
     unit = 1 if sys.platform == "darwin" else 1024
@@ -86,6 +90,7 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@aid("the record of versions", dict)
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the libraries on which a result may depend."""
     result: dict[str, str | None] = {"python": platform.python_version()} | dict.fromkeys(LIBRARIES)
@@ -95,6 +100,7 @@ def versions() -> dict[str, str | None]:
     return result
 
 
+@aid("the record of the commit")
 def _git() -> dict[str, Any] | None:
     """Commit of the repository of this code, or else of the current folder. `dirty` includes untracked files, because
     an experiment that was never added is in no commit.

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, final
 
+from lmgym.aids import aid, failures
 from lmgym.config import SharingConfig
 from lmgym.console import say
 from lmgym.errors import InputError, RunStopped, one_line, outcome_of
@@ -65,7 +66,6 @@ class Run:
         self._former: dict[str, Path] = {}
         self._step = 0
         self._has_updates = False
-        self._report_failed = False
         self._has_outcome = False
         self._exits = ExitStack()
         self._write_error = ""
@@ -165,30 +165,26 @@ class Run:
 
     def note(self, *texts: str, step: int | None = None) -> None:
         """Adds lines to events.jsonl with a step, by default that of the last metrics. A text that begins with
-        "warning:" or "ALARM" is of that kind.
+        "warning:" or "ALARM" is of that kind. Those of aids that have failed come first.
         """
-        if not self.is_main or self.write_error:
+        lines = [*failures(), *filter(None, texts)]
+        if not self.is_main or self.write_error or not lines:
             return
         with self.writing("events.jsonl"), (self.folder / "events.jsonl").open("a", encoding="utf-8") as events:
-            for text in filter(None, texts):
+            for text in lines:
                 kind = next((kind for kind in ("warning", "alarm") if text.lower().startswith(kind)), "note")
                 after = self._step if step is None else step
                 event = {"step": after, "time": self._seconds(), "kind": kind, "text": masked(text)}
                 events.write(json.dumps(event) + "\n")
 
+    @aid("writing report.html")
     def write_report(self) -> None:
-        """Writes report.html from the files of the folder. If that fails, a line says so, once, and the run goes on."""
+        """Writes report.html from the files of the folder."""
         if not self.is_main or self.write_error:
             return
         from lmgym.report.page import REPORT, report_page  # not needed by a run that is refused
 
-        try:
-            write_text(self.folder / REPORT, report_page(self.folder))
-        except Exception as error:
-            if not self._report_failed:
-                why = one_line(f"{type(error).__name__}: {error}", 300)
-                say(f"warning: report.html could not be written ({why}); the run goes on", error=True)
-            self._report_failed = True
+        write_text(self.folder / REPORT, report_page(self.folder))
 
     @contextmanager
     def writing(self, name: str) -> Iterator[None]:
@@ -254,7 +250,9 @@ class Run:
             self._finish_publishing(complete=outcome == "finished")
         finally:
             self._close()
+        self.note()
         self.write_report()
+        failures(last=True)
         if outcome == "finished" and self.is_main and (note := os.environ.get(FINISHED)):
             Path(note).write_text(str(self.folder.absolute()), encoding="utf-8")
 

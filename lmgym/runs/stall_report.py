@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, final
 
+from lmgym.aids import aid
 from lmgym.errors import STALLED
 from lmgym.runs.files import read_json, write_json, write_text
 from lmgym.runs.record import timestamp
@@ -151,13 +152,13 @@ class Reporter:
             return found if isinstance(found, dict) else {}
         return {}
 
+    @aid("writing report.html after a stall")
     def write_page(self) -> None:
         """Writes report.html, a view of the files, anew."""
-        with contextlib.suppress(Exception):
-            from lmgym.report.page import REPORT, report_page
+        from lmgym.report.page import REPORT, report_page
 
-            if self.record():
-                write_text(self.folder / REPORT, report_page(self.folder))
+        if self.record():
+            write_text(self.folder / REPORT, report_page(self.folder))
 
 
 def describe(heartbeat: str, dump: str) -> str:

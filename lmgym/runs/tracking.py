@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
+from lmgym.aids import aid
 from lmgym.config import Tracking
 from lmgym.console import say
-from lmgym.errors import InputError, one_line, shown
+from lmgym.errors import InputError, shown
 from lmgym.runs.trackers import TensorBoardTracker, TrackedRun, TrackioTracker, WandbTracker
 
 TENSORBOARD, TRACKIO = "tensorboard", "trackio"
@@ -158,10 +159,13 @@ class SafeTracker:
         self._tracker = None
 
     def _attempt(self, action: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except Exception as error:
+        answers = _ask(self.name, action, call)
+        if not answers:
             self._tracker = None
-            reason = one_line(f"{type(error).__name__}: {error}", 300)
-            say(f"warning: {self.name} failed to {action} ({reason}); the run continues without it")
-            return None
+        return answers[0] if answers else None
+
+
+@aid("{0}: {1}", list, then="the run goes on without it")
+def _ask(name: str, action: str, call: Callable[[], Any]) -> list[Any]:
+    """What a call of a tracker returns, as the only item; nothing if it fails."""
+    return [call()]

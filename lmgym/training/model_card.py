@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from lmgym.aids import aid
+
 CHAT_USAGE = """Prompts are rendered with the tokenizer's chat template, and a reply ends with an eos token.
 
 ```python
@@ -54,6 +56,7 @@ pipeline_tag: {task}
 """
 
 
+@aid("the policy's model card", str)
 def policy_card(name: str, model: str, how: str, figures: str, is_adapter: bool) -> str:
     """The model card of a policy or of its adapter: `how` it was trained from `model`, ending in a full stop."""
     kind = "A LoRA adapter of" if is_adapter else "A causal language model, trained from"
@@ -65,6 +68,7 @@ def policy_card(name: str, model: str, how: str, figures: str, is_adapter: bool)
     return model_card(name, "text-generation", ["lmgym"], description, figures, model, library=library)
 
 
+@aid("the figures of a model card", str)
 def figures_table(metrics: Mapping[str, float], before: Mapping[str, float]) -> str:
     """Metrics by name as a Markdown table, beside those before step 1 if there are any."""
     if not before:

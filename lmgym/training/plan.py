@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
+from lmgym.aids import aid
 from lmgym.config import (
     LengthSettings,
     ModelConfig,
@@ -29,8 +30,8 @@ from lmgym.errors import FEWEST_TOKENS, InputError, shown_path
 from lmgym.models.config_fields import context_length
 from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy
 from lmgym.models.loading import load_config, load_tokenizer
-from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory
-from lmgym.runs.hub import unreachable
+from lmgym.models.memory import check_memory, device_memory_gb, estimate_memory, refuse_absent_modules
+from lmgym.runs.hub import refuse_unfit_push
 from lmgym.runs.tracking import refuse_missing_tracker
 from lmgym.training.best import check_best
 from lmgym.training.reporting import show_notes, show_rejections
@@ -149,6 +150,7 @@ def make_plan(
     return TrainingPlan(config, model, deepspeed, accumulation, tokenizer, data, notes)
 
 
+@aid("the note on long rows", list)
 def long_rows_note(data: TaskData, tokens: int | None) -> list[str]:
     """A line if rows exceed `--tokens_per_micro_batch`."""
     long = np.asarray(data.lengths)[np.asarray(data.lengths) > (tokens or np.inf)]
@@ -208,7 +210,7 @@ def check_push(config: StageConfig, model: ModelConfig) -> None:
             f"--push_to_hub of an adapter of {shown_path(model.model)}, a folder that others do not have; needed: "
             "--merge_adapter, or --model OWNER/NAME, a model on the hub"
         )
-    show_notes(raise_on_all_ranks(lambda: unreachable(repository) if rank() == 0 else []))
+    raise_on_all_ranks(lambda: refuse_unfit_push(repository) if rank() == 0 else None)
 
 
 def refuse_unfit_quantization(model: ModelConfig, deepspeed: dict[str, Any] | None) -> None:
@@ -264,14 +266,13 @@ def fit_prompts_to_context(max_prompt: int, context: int, max_new_tokens: int, m
 def check_training_memory(
     config: StageConfig, model: ModelConfig, deepspeed: dict | None, row_tokens: int, causal: bool = False
 ) -> None:
-    """Raises InputError if training on micro-batches of rows of `row_tokens` needs more than a device's memory."""
+    """Raises InputError if training on micro-batches of rows of `row_tokens` needs more than a device's memory, or if
+    adapters are to be on modules that do not exist.
+    """
+    found, memory = load_config(model.model, model.trust_remote_code), config.run.memory_gb or device_memory_gb()
+    refuse_absent_modules(found, model, causal)
+    if memory is None:
+        return
     tokens = config.optimizer.batch_tokens(row_tokens)
-    demand = estimate_memory(
-        load_config(model.model, model.trust_remote_code),
-        tokens,
-        model,
-        deepspeed,
-        world_size(),
-        causal,
-    )
-    check_memory(demand, config.run.memory_gb or device_memory_gb(), zero_stage(deepspeed), tokens // row_tokens)
+    demand = estimate_memory(found, tokens, model, deepspeed, world_size(), causal)
+    check_memory(demand, memory, zero_stage(deepspeed), tokens // row_tokens)

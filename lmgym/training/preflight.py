@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from lmgym.aids import aid
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError
 
@@ -18,6 +19,7 @@ def checkpoint_bytes(parameters: int, trainable: int, adapters: bool = False) ->
     return WEIGHT_BYTES * (trainable if adapters else parameters) + ADAM_BYTES * trainable
 
 
+@aid("the check of the disk's free space", refuses=True)
 def refuse_small_disk(
     folder: Path, parameters: int, trainable: int, checkpoints: int, models: int = 1, adapters: bool = False
 ) -> None:
@@ -38,6 +40,7 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**28 else f"{size / 2**20:.1f} MiB"
 
 
+@aid("the search for locks of unfinished builds", list)
 def stale_build_locks() -> list[str]:
     """A note on each lock of an unfinished build of a torch extension, for which other processes wait."""
     root = os.environ.get("TORCH_EXTENSIONS_DIR")
@@ -54,6 +57,7 @@ def stale_build_locks() -> list[str]:
     return lines
 
 
+@aid("the count of idle GPUs", list)
 def idle_gpus() -> list[str]:
     """A note if this process trains alone on a machine with several GPUs."""
     found = torch.cuda.device_count()

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from lmgym.aids import aid
 from lmgym.console import CONSOLE, printed_line, say
 from lmgym.data.rejections import Tally
 from lmgym.runs.run import Run
@@ -56,6 +57,7 @@ def show_samples(title: str, rows: Sequence[Mapping[str, Any]], cells: Sequence[
     CONSOLE.print(table)
 
 
+@aid("the table of figures")
 def show_table(title: str, probes: Mapping[str, Probe], report: Report, before: Mapping[str, float]) -> None:
     """Prints a report's metrics by probe, those of held-out examples first, and reasons of undefined ones.
 
@@ -103,6 +105,7 @@ def _cell(metric: str, report: Report) -> str:
     return f"{value:.3f} (–)" if f"{metric}_low" in report.undefined else f"{value:.3f}"
 
 
+@aid("the estimate of the time left", list)
 def time_left(
     steps: int, seconds: float, unit: str, evaluations: float, ways: str, updates_per_step: int = 1
 ) -> list[str]:
@@ -123,6 +126,7 @@ def time_left(
     return [f"{line}; for about an hour: --max_updates {fitting}; or {ways}"]
 
 
+@aid("the note on overfitting", list)
 def overfitting(losses: Mapping[int, float], saved: str) -> list[str]:
     """A warning if the held-out loss, by number of updates, was lower before the last update than after it.
 
@@ -140,6 +144,7 @@ def overfitting(losses: Mapping[int, float], saved: str) -> list[str]:
     ]
 
 
+@aid("the note on a rising loss", list)
 def rising(losses: Mapping[int, float]) -> list[str]:
     """A warning once the held-out loss, by number of updates, has risen at RISES evaluations in a row."""
     updates = sorted(losses)

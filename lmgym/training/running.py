@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from lmgym.aids import aid
 from lmgym.console import say
 from lmgym.distributed.ranks import rank, stop_distributed
 from lmgym.runs.conclusion import conclude
@@ -29,7 +30,7 @@ def run_stage(
     # 1. all that can be refused was: a dry run ends here
     if plan.config.run.dry_run:
         if rank() == 0:
-            show_rows(list(plan.data.train[:3]))
+            _preview(plan, show_rows)
             say(TIME_UNKNOWN)
         stop_distributed()
         return Path(plan.config.output)
@@ -51,6 +52,11 @@ def run_stage(
         show_notes(conclude(folder))
     stop_distributed()
     return folder
+
+
+@aid("the preview of rows")
+def _preview(plan: TrainingPlan[Any], show_rows: Callable[[Sequence[Any]], None]) -> None:
+    show_rows(list(plan.data.train[:3]))
 
 
 def show_figures(plan: TrainingPlan[Any], what: str, name: str, trainer: Any, seconds: float) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from lmgym.aids import aid
 from lmgym.config import ModelConfig, SamplesConfig
 from lmgym.data.mixing import read_sets
 from lmgym.data.rejections import Rejection, tally
@@ -152,6 +153,7 @@ class SampleProbe:
 
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
         """Mean length, the share that ended by an eos, and mean scores. Collective where weights are sharded."""
+        self.rows = []
         causal = self._whole_model(device)
         metrics = all_gather_objects({} if causal is None else self._answer(causal))[0]
         self.report = Report(metrics, {})
@@ -167,6 +169,7 @@ class SampleProbe:
         whole = {name.removeprefix("model."): value for name, value in weights.items()}
         return merged_copy(self.policy.model, whole).to(device)
 
+    @aid("answering the fixed prompts", dict)
     def _answer(self, causal) -> dict[str, float]:
         conversations = [prompt.conversation for prompt in self.prompts]
         # of a copy too: what a forward is made of is known
@@ -198,6 +201,7 @@ class KeepSamples(TrainerCallback):
     def __init__(self, probe: SampleProbe, run: Run) -> None:
         self.probe, self.run = probe, run
 
+    @aid("the file of answers")
     def on_evaluate(self, args, state, control, **kwargs) -> None:
         """After the probes."""
         if self.probe.rows:
@@ -205,6 +209,7 @@ class KeepSamples(TrainerCallback):
             self.run.write_lines(f"samples/{state.global_step:06d}.jsonl", rows)
 
 
+@aid("the table of answers")
 def show_answers(probe: SampleProbe | None, folder: Path, update: int) -> None:
     """Prints the answers of the model after this update, if there are any."""
     if probe is None or not probe.rows:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from lmgym.aids import aid
 from lmgym.console import CONSOLE, clean, say
 from lmgym.environments.recorded import FOLDER, record_games, replay
 from lmgym.errors import RunStopped, shown_path
@@ -20,6 +21,7 @@ DIFFERS = 1
 """exit code of a replay that is not as it was recorded"""
 
 
+@aid("the files of an iteration")
 def write_rollouts(run: Run, update: int, played: Played, rollouts: Rollouts) -> None:
     """Write an iteration's first episodes as replies, and its first games whole, with the mean advantage of a reply."""
     advantages = (rollouts.row_sums(rollouts.advantages) / torch.from_numpy(rollouts.reply_lengths)).tolist()

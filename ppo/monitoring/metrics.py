@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 import torch
 
+from lmgym.aids import aid
 from lmgym.console import say
 from lmgym.distributed.ranks import all_gather_objects, sum_over_ranks
 from lmgym.environments.episodes import Episode
@@ -176,12 +177,14 @@ def _std(squares: float, mean: float) -> float:
     return math.sqrt(max(0.0, squares - mean * mean))
 
 
+@aid("the line of an iteration")
 def show_line(iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
     """Print the iteration of that number, from 1, in one line."""
     shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
     say(f"iteration {iteration}/{iterations}: {', '.join(shown)}")
 
 
+@aid("the figures of the status line", list)
 def status_figures(metrics: Mapping[str, float], alarm: str) -> list[str]:
     """An iteration's figures for the status line, after the alarm, if there is one."""
     shown = {"rollout/tokens_per_second": "{:,.0f} tok/s", "reward/mean": "reward {:.3g}", "kl/reference": "KL {:.3g}"}

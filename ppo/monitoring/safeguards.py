@@ -16,6 +16,7 @@ from typing import final
 import numpy as np
 import torch
 
+from lmgym.aids import aid
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks
 from lmgym.environments.episodes import Episode
 from lmgym.errors import COLLAPSED, REWARDS_FAILED, InputError, RunStopped
@@ -309,6 +310,7 @@ def reward_notes(
     ]
 
 
+@aid("the note on the critic", list)
 def critic_notes(folder: Path, iteration: int, iterations: int) -> list[str]:
     """A warning, once, after three quarters of the iterations, if the critic explains little of the returns' variance.
 
@@ -329,6 +331,7 @@ def critic_notes(folder: Path, iteration: int, iterations: int) -> list[str]:
     ]
 
 
+@aid("the note on failed games", list)
 def failure_notes(folder: Path, games: int) -> list[str]:
     """A line at the end of a run on the games that failed, with one reason; `games` are those of an iteration."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

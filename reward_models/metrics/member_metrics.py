@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lmgym.aids import aid
 from lmgym.scoring.combinations import error_correlation, spread
 from lmgym.training.probes import Report
 from reward_models.metrics.rank_statistics import spearman
@@ -11,6 +12,7 @@ from reward_models.metrics.rank_statistics import spearman
 Floats = NDArray[np.float64]
 
 
+@aid("the figures of heads", lambda: Report({}, {}))
 def member_metrics(chosen: Floats, rejected: Floats) -> Report:
     """Metrics of members' scores [members, pairs] of chosen and rejected replies, read as Bradley-Terry.
 

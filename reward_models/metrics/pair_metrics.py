@@ -9,6 +9,7 @@ Design decisions:
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lmgym.aids import aid
 from lmgym.report.calibration import calibration_error, cross_fitted, fit_temperature
 from lmgym.statistics import share
 from lmgym.training.probes import Report
@@ -77,6 +78,7 @@ def _margin_metrics(won: Floats, lost: Floats) -> dict[str, float]:
     }
 
 
+@aid("the fitted temperature", lambda: Report({}, {}))
 def temperature_metrics(chosen: ArrayLike, rejected: ArrayLike, prompt_ids: ArrayLike) -> Report:
     """`temperature`, fitted on all pairs; `ece_calibrated`, each pair at the temperature of the other half of prompts.
 

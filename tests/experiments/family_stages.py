@@ -38,7 +38,7 @@ class Ran:
     padded: int
     """how often rows were padded"""
     built: list[Any] = field(default_factory=list)
-    """of PPO: the policy with its critic, as training left it"""
+    """of PPO and GRPO: the policy, with its critic if it has one, as training left it"""
 
 
 def reward_config(
@@ -48,7 +48,7 @@ def reward_config(
     return RewardModelConfig(
         "reward",
         ModelConfig(str(model), precision="fp32"),
-        RowsConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
+        RowsConfig(str(pairs), eval_dataset=str(held_out), max_length=64),
         OPTIMIZER,
         RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
         TrainerConfig(packed=packed, log_updates=1),
@@ -60,7 +60,7 @@ def sft_config(model: Path, chats: Path, output: Path, packed: bool | None = Non
     return SftConfig(
         "sft",
         ModelConfig(str(model), precision="fp32"),
-        RowsConfig(str(chats), eval_size=8, max_length=128),
+        RowsConfig(str(chats), eval_size=8, max_length=64),
         OPTIMIZER,
         SamplesConfig(sample_prompts=2, sample_tokens=6),
         RunConfig(str(output), tracking="none", save_updates=-1, eval_updates=UPDATES),
@@ -75,7 +75,7 @@ def preference_config(
     return PreferenceConfig(
         "dpo",
         ModelConfig(str(model), precision="fp32"),
-        RowsConfig(str(pairs), eval_dataset=str(held_out), max_length=96),
+        RowsConfig(str(pairs), eval_dataset=str(held_out), max_length=64),
         LossConfig("dpo"),
         optimizer=OPTIMIZER,
         samples=SamplesConfig(sample_prompts=0),
@@ -108,6 +108,16 @@ def train_sft(config: SftConfig) -> Ran:
 
 def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) -> Ran:
     """PPO with frozen layers and a value head on the policy's trunk; with `padded` as if the model could not pack."""
+    return _train_policy(model, prompts, output, padded, num_layers_unfrozen=UNFROZEN)
+
+
+def train_grpo(model: Path, prompts: Path, output: Path, padded: bool = False) -> Ran:
+    """GRPO with adapters."""
+    adapters = {"lora_rank": 4, "lora_alpha": 8}
+    return _train_policy(model, prompts, output, padded, method="grpo", num_generations=4, ppo_epochs=1, **adapters)
+
+
+def _train_policy(model: Path, prompts: Path, output: Path, padded: bool, **settings: Any) -> Ran:
     from lmgym.models.forward import structure
 
     built: list[Any] = []
@@ -117,9 +127,9 @@ def train_ppo(model: Path, prompts: Path, output: Path, padded: bool = False) ->
 
     def go() -> None:
         train_small(
-            model, prompts, output.parent, PLAIN, output.name, num_layers_unfrozen=UNFROZEN, num_rollouts=8,
-            temperature=TEMPERATURE, learning_rate=RATE, max_updates=UPDATES, eval_updates=UPDATES, micro_batch=2,
-            schedule="constant_with_warmup",
+            model, prompts, output.parent, PLAIN, output.name, num_rollouts=8, temperature=TEMPERATURE,
+            learning_rate=RATE, max_updates=UPDATES, eval_updates=UPDATES, micro_batch=2,
+            schedule="constant_with_warmup", **settings,
         )  # fmt: skip
 
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from families import FAMILIES, NO_SCORER_CLASS, WINDOW, Family, alone
+from families import DIFFERENT, FAMILIES, LAYERS, NO_SCORER_CLASS, WINDOW, Family, alone
 from families_table import STAGES
 from family_stages import (
     FROZEN,
@@ -17,6 +17,7 @@ from family_stages import (
     preference_config,
     reward_config,
     sft_config,
+    train_grpo,
     train_ppo,
     train_preferences,
     train_reward_model,
@@ -41,31 +42,39 @@ from sft.tasks import CHAT
 BAR = 1e-5  # between packed or saved, and alone
 SAME = 1e-3  # of the way that weights have gone
 BEST_OF = 3
-# the one with windows and soft caps in `make test`
 EACH = pytest.mark.parametrize(
     "family",
-    [pytest.param(f, id=f.name, marks=[] if f.name == "gemma2" else pytest.mark.slow) for f in FAMILIES],
+    [pytest.param(f, id=f.name, marks=[] if f.name in DIFFERENT else pytest.mark.slow) for f in FAMILIES],
 )
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory, family_folder, few_pairs: Path, held_out_pairs: Path, chats_file: Path) -> Callable[..., Ran]:
-    """A stage's run with a family, made once; `padded` has its rows padded."""
+def held_out(tmp_path_factory, held_out_pairs: Path) -> Path:
+    """Eight pairs: a recurrent layer without its kernels is a loop over tokens."""
+    path = tmp_path_factory.mktemp("held") / "out.jsonl"
+    path.write_text("".join(held_out_pairs.read_text().splitlines(keepends=True)[:8]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, family_folder, few_pairs: Path, held_out: Path, chats_file: Path) -> Callable[..., Ran]:
+    """A stage's run with a family, made once; `padded` has its rows padded, if they are not anyhow."""
     known: dict[tuple[str, str, bool], Ran] = {}
 
     def go(stage: str, family: Family, padded: bool = False) -> Ran:
+        padded &= not family.why_padded
         key = (stage, family.name, padded)
         if key not in known:
             folder = tmp_path_factory.mktemp(f"{stage}-{family.name}") / "run"
             model, packed = family_folder(family), False if padded else None
             if stage == "reward":
-                known[key] = train_reward_model(reward_config(model, few_pairs, held_out_pairs, folder, packed))
+                known[key] = train_reward_model(reward_config(model, few_pairs, held_out, folder, packed))
             elif stage == "preference":
-                known[key] = train_preferences(preference_config(model, few_pairs, held_out_pairs, folder, packed))
+                known[key] = train_preferences(preference_config(model, few_pairs, held_out, folder, packed))
             elif stage == "sft":
                 known[key] = train_sft(sft_config(model, chats_file, folder, packed))
             else:
-                known[key] = train_ppo(model, chats_file, folder, padded)
+                known[key] = {"ppo": train_ppo, "grpo": train_grpo}[stage](model, chats_file, folder, padded)
         return known[key]
 
     return go
@@ -75,7 +84,6 @@ def assert_laid(packed: Ran, padded: Ran, family: Family) -> None:
     """Rows of the first run are packed, unless the family cannot: then it says why. Those of the other are not."""
     assert padded.padded > 0
     if family.why_padded:
-        assert packed.padded > 0
         assert f"rows of this {family.name} are padded: {family.why_padded}" in packed.said
         assert packed.said.count("are padded") == 1
     else:
@@ -96,6 +104,20 @@ def assert_same_updates(
     assert apart < SAME * way
     worst = max(found, key=lambda name: (found[name] - wanted[name]).abs().max().item())
     assert (found[worst] - wanted[worst]).abs().max() < 1e-5, worst
+
+
+ROWS, COUNTS = [list(range(5, 45)), list(range(60, 90))], [6, 3]
+TARGETS = torch.tensor([i for row, n in zip(ROWS, COUNTS, strict=True) for i in row[-n:]])
+
+
+def assert_same_policy(actor: ActorCritic, model) -> torch.Tensor | None:
+    """The log-probabilities of what was trained are those of each row alone by the model of its folder; its values."""
+    wanted = [
+        (alone(model, row)[-n - 1 : -1] / TEMPERATURE).log_softmax(-1) for row, n in zip(ROWS, COUNTS, strict=True)
+    ]
+    logprobs, values, _ = actor(pack_rows(ROWS, COUNTS), TARGETS)
+    torch.testing.assert_close(torch.cat(wanted).gather(1, TARGETS[:, None])[:, 0], logprobs, rtol=0, atol=BAR)
+    return values
 
 
 def causal(folder: Path):
@@ -124,7 +146,7 @@ def weights(model) -> dict[str, torch.Tensor]:
 @EACH
 @torch.no_grad()
 def test_a_reward_model_learns_packed_as_padded_and_its_folder_scores_as_each_reply_alone(
-    family: Family, ran, family_folder, few_pairs: Path, held_out_pairs: Path, tmp_path: Path, record_family
+    family: Family, ran, family_folder, few_pairs: Path, held_out: Path, tmp_path: Path, record_family
 ) -> None:
     record_family(STAGES, family.name, reward_model="ok")
     packed, padded = ran("reward", family), ran("reward", family, padded=True)
@@ -133,7 +155,7 @@ def test_a_reward_model_learns_packed_as_padded_and_its_folder_scores_as_each_re
     loaded, start = [scorer(folder)], load_classifier(source, load_tokenizer(source))[0]
     assert_same_updates(*map(weights, (loaded[0], scorer(padded.folder / "model"), start)))
     tokenizer = load_tokenizer(str(folder))
-    config = reward_config(folder, few_pairs, held_out_pairs, tmp_path / "run")
+    config = reward_config(folder, few_pairs, held_out, tmp_path / "run")
     rows = PairTask().prepare(config, tokenizer).evaluation
     saved = torch.tensor([[line["chosen"], line["rejected"]] for line in read_lines(packed.folder / "scores.jsonl")])
     assert saved.std() > 0.1
@@ -167,7 +189,7 @@ def test_sft_learns_packed_as_padded_and_its_folder_predicts_as_each_row_alone(
 @EACH
 @torch.no_grad()
 def test_dpo_learns_packed_as_padded_and_its_rewards_are_those_of_each_reply_alone(
-    family: Family, ran, family_folder, few_pairs: Path, held_out_pairs: Path, tmp_path: Path, record_family
+    family: Family, ran, family_folder, few_pairs: Path, held_out: Path, tmp_path: Path, record_family
 ) -> None:
     record_family(STAGES, family.name, DPO="ok")
     packed, padded = ran("preference", family), ran("preference", family, padded=True)
@@ -175,7 +197,7 @@ def test_dpo_learns_packed_as_padded_and_its_rewards_are_those_of_each_reply_alo
     model, other = (causal(one.folder / "model") for one in (packed, padded))
     before = policy(family_folder(family)).eval()
     assert_same_updates(*map(weights, (model, other, before)))
-    config = preference_config(family_folder(family), few_pairs, held_out_pairs, tmp_path / "run")
+    config = preference_config(family_folder(family), few_pairs, held_out, tmp_path / "run")
     tokenizer = load_tokenizer(str(packed.folder / "model"))
     examples = PreferenceTask(config.loss).prepare(config, tokenizer).evaluation
     lines = read_lines(packed.folder / "scores.jsonl")
@@ -210,15 +232,25 @@ def test_ppo_with_frozen_layers_learns_packed_as_padded_and_its_folder_is_the_po
     assert {name for name in after if torch.equal(after[name], before[name])} == frozen
     again = ActorCritic(model, frozen_layers=FROZEN, temperature=TEMPERATURE)
     again.value_head.load_state_dict(load_file(packed.folder / "critic" / VALUE_HEAD))
-    rows, counts = [list(range(5, 45)), list(range(60, 90))], [6, 3]
-    targets = torch.tensor([i for row, n in zip(rows, counts, strict=True) for i in row[-n:]])
-    wanted = [
-        (alone(model, row)[-n - 1 : -1] / TEMPERATURE).log_softmax(-1) for row, n in zip(rows, counts, strict=True)
-    ]
-    logprobs, values, _ = actor(pack_rows(rows, counts), targets)
-    torch.testing.assert_close(torch.cat(wanted).gather(1, targets[:, None])[:, 0], logprobs, rtol=0, atol=BAR)
-    torch.testing.assert_close(again(pack_rows(rows, counts), targets)[1], values, rtol=0, atol=BAR)
+    values = assert_same_policy(actor, model)
+    torch.testing.assert_close(again(pack_rows(ROWS, COUNTS), TARGETS)[1], values, rtol=0, atol=BAR)
     assert values.abs().max() > 1e-3
+
+
+@EACH
+@torch.no_grad()
+def test_grpo_with_adapters_learns_and_its_folder_is_the_policy_that_learned(
+    family: Family, ran, family_folder, record_family
+) -> None:
+    record_family(STAGES, family.name, GRPO_with_LoRA="ok")
+    found = ran("grpo", family)
+    assert max(read_metrics(found.folder)["rollout/logprob_mismatch"].values()) < 1e-4
+    model, before = causal(found.folder / "model"), weights(policy(family_folder(family)))
+    changed = {name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])}
+    assert any(f".{LAYERS - 1}." in name for name in changed)
+    assert not any("norm" in name or "embed" in name for name in changed), "adapters are on linear layers"
+    [actor] = found.built
+    assert_same_policy(actor, model)
 
 
 @EACH

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 OURS = ("lmgym", "ppo", "preferences", "reward_models", "sft")
 STAGES = ("sft", "reward_models", "preferences", "ppo")
 LAYERS = (
-    "lmgym",  # the base layer: text, messages, tool_calls, errors, console, statistics
+    "lmgym",  # the base layer: text, messages, tool_calls, errors, aids, console, statistics
     "lmgym.config",
     "lmgym.distributed",
     "lmgym.report",
@@ -47,6 +47,7 @@ LAYERS = (
     "ppo.best",
     "ppo.monitoring",
     "ppo.opponents",
+    "ppo.memory",
     "ppo.check",
     "ppo.setup",
     "ppo.monitoring.safeguards",

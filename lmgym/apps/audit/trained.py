@@ -12,13 +12,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+from lmgym.aids import aid
 from lmgym.apps.audit.audit_command import PAGE, AuditConfig, save_audit, summary
 from lmgym.apps.audit.biases import biases
 from lmgym.apps.audit.measuring import Audit, audit_scorer
 from lmgym.apps.audit.recorded import EXAMPLES, Sample, read_samples
 from lmgym.config import ColumnConfig
 from lmgym.console import say
-from lmgym.errors import InputError, one_line
+from lmgym.errors import InputError
 from lmgym.runs.files import read_json, write_text
 from lmgym.runs.run import FINISHED
 from lmgym.runs.signals_to_ranks import run_launcher
@@ -42,18 +43,16 @@ def train_and_audit(command: Sequence[str], kind: Kind) -> int:
     if folder:
         if folder.is_relative_to(here := Path.cwd()):
             folder = folder.relative_to(here)  # as the run's own lines have it
-        try:
-            audit_trained(folder, kind)
-        except (InputError, OSError) as error:
-            say(f"warning: no audit of {folder}/model: {one_line(str(error))}", error=True)
+        audit_trained(folder, kind)
     return 0
 
 
+@aid("the audit of {0}/model", then="the scorer is there; lmgym audit makes up for it")
 def audit_trained(folder: Path, kind: Kind) -> None:
     """Audits a run's scorer on its own held-out prompts and replies, prints what was found and adds it to the card.
 
-    Where its rows have no two replies to a prompt, the held-out questions of examples/data serve. Raises InputError for
-    a scorer whose scores do not differ.
+    Where its rows have no two replies to a prompt, the held-out questions of examples/data serve. It fails for a scorer
+    whose scores do not differ.
     """
     record = read_json(folder / "run.json")
     limit = max(LEAST_SECONDS, SHARE * float(record.get("seconds") or 0)) if kind == "short" else float("inf")

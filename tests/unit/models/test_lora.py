@@ -250,3 +250,13 @@ def test_a_policy_samples_with_its_trained_embeddings(tied: bool, tied_llama: Pa
     with model.disable_adapter():
         base = LocalGenerator(policy_of(source), tokenizer).generate([[5, 6, 7]], 4, sampling)
     assert [c.ids for c in base[0]] != [c.ids for c in replies[0][0]]
+
+
+def test_layers_that_peft_refuses_get_no_adapter_and_are_refused_by_name(small_models) -> None:
+    tokenizer = load_tokenizer(str(small_models["llama"]))
+    mamba = build_model("mamba", tokenizer, "causal", num_hidden_layers=2, hidden_size=16, state_size=4)
+    needed = "peft puts no adapter on .*out_proj of a mamba; needed: some of dt_proj, in_proj, lm_head, x_proj"
+    with pytest.raises(InputError, match=needed):
+        add_lora(mamba, 2, 4, 0.0, "in_proj,out_proj")
+    names = {name.rpartition(".")[2] for name in adapted_layers(add_lora(mamba, 2, 4, 0.0))}
+    assert names == {"dt_proj", "in_proj", "x_proj"}

@@ -4,14 +4,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig
+from transformers import AutoConfig, LlamaConfig
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError
 from lmgym.models.activations import activation_bytes
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.memory import CHUNK_LOGITS, GIB, MemoryEstimate, check_memory, count_weights, estimate_memory
+from lmgym.models.memory import (
+    CHUNK_LOGITS,
+    GIB,
+    MemoryEstimate,
+    check_memory,
+    count_weights,
+    estimate_memory,
+    refuse_absent_modules,
+)
 from lmgym.models.parameters import count_parameters
 
 FAMILIES = ("gpt2", "llama", "qwen3", "bert")
@@ -120,3 +129,15 @@ def test_a_causal_model_needs_memory_for_its_head_and_logits_too() -> None:
     assert policy.weights - scorer.weights == 4 * (16384 * 256 - 256)
     assert 0 < policy.activations - scorer.activations <= CHUNK_LOGITS * 3 * 4
     assert count_weights(ten_million(), causal=True)[0] == WEIGHTS - 256 + 16384 * 256
+
+
+def test_code_of_a_model_is_not_asked_for_before_it_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    class Mine(LlamaConfig):
+        """A config out of a model's folder."""
+
+    Mine.__module__ = f"{TRANSFORMERS_DYNAMIC_MODULE_NAME}.mine"
+    settings = ModelConfig(lora_rank=4, trust_remote_code=True)
+    assert estimate_memory(Mine(), 100, settings, None, 1, True) is None
+    refuse_absent_modules(Mine(), settings, True)
+    said = capsys.readouterr().err
+    assert said.count("failed (NotImplementedError: llama has code of its own)") == 2

@@ -14,10 +14,9 @@ from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import CHUNK_LOGITS, MemoryEstimate
 from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn
-from ppo import check as checks
 from ppo.actor_critic import Reference, build
-from ppo.check import estimate_run
 from ppo.config import PPOConfig, RolloutConfig
+from ppo.memory import count_trained, estimate_run
 
 EMBEDDINGS, NORM, HEAD = 32 * 8, 8, 32 * 8
 # queries and output, keys and values of one head of two, the gated layer, two norms
@@ -90,7 +89,7 @@ def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(con
 def test_what_is_counted_is_what_a_run_trains_and_copies(family: str, unfrozen: int, small_models) -> None:
     config = PPOConfig("x", ModelConfig(str(small_models[family])))
     config = change(config, method={"num_layers_unfrozen": unfrozen})
-    whole, trained, _ = checks.count_trained(config, load_config(config.policy.model))
+    whole, trained, _ = count_trained(config, load_config(config.policy.model))
     actor, reference = build(config, load_tokenizer(config.policy.model))
     assert isinstance(reference, Reference)
     assert count_parameters(actor.policy) == (trained, whole)

@@ -137,9 +137,23 @@ def test_packages_are_those_of_the_requirements() -> None:
 
 
 def test_reports_of_two_nodes_may_be_mixed_line_by_line() -> None:
-    texts = {name: base64.b64encode(json.dumps({"host": name}).encode()).decode() for name in ("a", "b")}
-    lines = [f"{node_report.MARK} {name} {texts[name][i : i + 4]}" for i in range(0, 20, 4) for name in ("b", "a")]
+    texts = {name: _encoded({"host": name, "values": {}, "problems": []}) for name in ("a", "b")}
+    lines = [f"{node_report.MARK} {name} {texts[name][i : i + 4]}" for i in range(0, 80, 4) for name in ("b", "a")]
     assert sorted(report["host"] for report in _reports("noise\n" + "\n".join(lines))) == ["a", "b"]
+
+
+def test_a_report_that_cannot_be_read_is_no_answer_of_its_node_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    good = _encoded({"host": "a", "values": {}, "problems": []})
+    broken = _encoded({"host": "b"})
+    found = _reports(f"{node_report.MARK} b {broken}\n{node_report.MARK} a {good}\n{node_report.MARK} c x")
+    assert [report["host"] for report in found] == ["a"]
+    said = capsys.readouterr().err
+    assert "warning: reading the report of b failed (KeyError: 'values')" in said
+    assert "warning: reading the report of c failed (" in said
+
+
+def _encoded(report: dict) -> str:
+    return base64.b64encode(json.dumps(report).encode()).decode()
 
 
 def test_no_ssh_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

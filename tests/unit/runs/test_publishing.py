@@ -224,10 +224,10 @@ def test_what_a_token_may_not_do_is_said_before_training(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     if not refusal:
-        assert access.unreachable(repository) == []
+        access.refuse_unfit_push(repository)
         return
     with pytest.raises(InputError) as caught:
-        access.unreachable(repository)
+        access.refuse_unfit_push(repository)
     assert refusal in str(caught.value)
     assert token not in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
@@ -237,18 +237,19 @@ def test_without_a_token_a_push_says_what_to_set(hub: Hub, monkeypatch: pytest.M
     monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     with pytest.raises(InputError, match="found no token of the hub; needed: HF_TOKEN, set to a token that may write"):
-        access.unreachable(NAME)
+        access.refuse_unfit_push(NAME)
     (tmp_path / "none").write_text(WRITER)
-    assert access.unreachable(NAME) == [], "the hub's own login"
+    access.refuse_unfit_push(NAME)  # the hub's own login
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "nowhere"))
     monkeypatch.setenv("HUGGINGFACE_TOKEN", WRITER)
-    assert access.unreachable(NAME) == [], "the original name"
+    access.refuse_unfit_push(NAME)  # the original name
 
 
-def test_a_hub_that_does_not_answer_is_a_line_alone(hub: Hub) -> None:
+def test_a_hub_that_does_not_answer_is_a_line_alone(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     hub.faults.append(Fault("GET /api/whoami-v2", times=9))
-    [line] = access.unreachable(NAME)
-    assert line.startswith("warning: the hub cannot be asked whether alice/tiny may be pushed to (")
+    access.refuse_unfit_push(NAME)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("warning: asking the hub whether alice/tiny may be pushed to failed (")
     assert hub.count("whoami") == 2
 
 

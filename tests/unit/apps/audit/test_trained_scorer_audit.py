@@ -60,4 +60,4 @@ def test_a_scorer_that_cannot_be_audited_is_a_warning_and_the_run_is_good(tmp_pa
     (folder / "run.json").write_text("{}")
     code = f"import os; open(os.environ[{FINISHED!r}], 'w').write({str(folder)!r})"
     assert train_and_audit([sys.executable, "-c", code], "short") == 0
-    assert "warning: no audit of " in capfd.readouterr().err
+    assert f"warning: the audit of {folder}/model failed (" in capfd.readouterr().err
