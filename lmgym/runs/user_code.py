@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from lmgym.console import VERBOSE
+from lmgym.console import VERBOSE, say
 from lmgym.errors import InputError, RunStopped, one_line, shown_path
 from lmgym.runs.process_state import process_state_kept
 
@@ -66,7 +66,7 @@ def call_user_code(what: str, call: Callable[[], T]) -> T:
         raise
     except Exception as error:
         if VERBOSE:
-            traceback.print_exc()
+            say(traceback.format_exc(), error=True)
         place = "" if isinstance(error, SyntaxError) else place_of(error)
         message = one_line(f"{type(error).__name__}: {error}", 1000)
         raise InputError(f"{what} failed: {message}{place and f' ({place})'}") from error
