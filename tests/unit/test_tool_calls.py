@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lmgym.data.truncation import tokenize_replies, truncate
 from lmgym.errors import InputError
 from lmgym.messages import from_messages
 from lmgym.models.loading import load_tokenizer
-from lmgym.text import Conversation, Turn, messages, render, render_each
+from lmgym.text import Conversation, Turn, has_tools, messages, render, render_each
 from lmgym.tool_calls import read_tools
 from ppo.config import RolloutConfig
 from sft.conversations import validate_chats
@@ -92,6 +93,15 @@ def test_a_call_that_cannot_be_read_is_named_in_one_line(calls: Any, found: str)
     rows, [rejection] = chats(ROW, {"messages": [CHAT[0], {"role": "assistant", "content": "", "tool_calls": calls}]})
     assert len(rows) == 1
     assert rejection.found.startswith(found)
+
+
+def test_only_definitions_calls_and_results_need_a_template_with_tools() -> None:
+    plain = Conversation((Turn("user", "hi"), Turn("bot", "hello")), "Be kind.")
+    called = Turn("bot", "", '{"tool_calls": []}')
+    assert not has_tools(plain)
+    assert has_tools(replace(plain, tools="[]"))
+    assert has_tools(replace(plain, turns=(*plain.turns, called)))
+    assert has_tools(replace(plain, turns=(*plain.turns, Turn("tool", "4"))))
 
 
 def test_tools_may_be_json_text() -> None:

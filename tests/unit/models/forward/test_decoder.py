@@ -1,5 +1,7 @@
 """Any decoder through its own forward: packed rows, states at chosen places, frozen layers, and what is padded."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from families import alone, random_rows
@@ -175,3 +177,13 @@ def test_a_window_that_does_not_reach_the_attention_is_found_with_short_rows() -
     )
     config = AutoConfig.for_model("gemma2", **SIZES)  # every other layer has one
     assert lost_window(config, [4096, None, 4096]) == ""
+
+
+@pytest.mark.parametrize("outputs", [0, 1, 3])
+def test_a_layer_that_does_not_run_returns_as_many_values_as_one_that_does(outputs: int) -> None:
+    decoder = Decoder(make("llama"))
+    decoder.structure = replace(decoder.structure, block_outputs=outputs)
+    given, kept = torch.zeros(1), torch.ones(1)
+    for states, passed in ((None, given), (kept, kept)):
+        found = decoder._passing_on(states)(given, attention_mask=None)
+        assert (found is passed) if outputs == 0 else (found[0] is passed and len(found) == outputs)
