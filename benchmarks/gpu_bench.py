@@ -20,8 +20,8 @@ from lmgym.models.classifiers import Float32Head
 from lmgym.models.memory import GIB
 from ppo.actor_critic import adapted
 from ppo.algorithms.learning import advantage_estimator
-from ppo.check import estimate_run
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+from ppo.memory import estimate_run
 from ppo.rollouts import Rollouts
 
 EPOCHS = 2

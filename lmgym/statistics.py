@@ -178,6 +178,48 @@ def sign_flips(values: ArrayLike, units: ArrayLike | None = None) -> float:
     return float(tested.pvalue)
 
 
+def mean_exceeds(values: Floats, bound: float) -> Floats:
+    """p-value[...] of a mean of at most the bound, one-sided, by Student's t over values[..., units].
+
+    The degrees of freedom are those with which a variance of this kurtosis is known, as of intervals. For equal values
+    above the bound it is that of all signs being equal, 2^-units; 1 for a single unit.
+    """
+    units = values.shape[-1]
+    if units < 2:
+        return np.ones(values.shape[:-1])
+    means = values.mean(-1)
+    squares = np.square(values - means[..., None])
+    variance = squares.sum(-1)
+    known = variance > 0
+    safe = np.where(known, variance, 1.0)
+    excess = units * np.square(squares).sum(-1) / safe**2 - 1
+    freedom = np.minimum(units - 1, 2 * units / np.maximum(excess, 1e-9))
+    error = np.sqrt(safe / (units - 1) / units)
+    of_equal = np.where(means > bound, 0.5**units, 1.0)
+    return np.where(known, stats.t.sf((means - bound) / error, np.maximum(freedom, 0.1)), of_equal)
+
+
+def welch_exceeds(difference: float, errors: tuple[float, float], units: tuple[int, int], bound: float) -> float:
+    """The p-value of a difference of at most the bound between means of independent units, one-sided (Welch 1947).
+
+    `errors` are the standard errors of the means. 1 for fewer than 2 units, and without a variance.
+    """
+    total = errors[0] ** 2 + errors[1] ** 2
+    if min(units) < 2 or not total > 0:
+        return 1.0
+    freedom = total**2 / sum(error**4 / (count - 1) for error, count in zip(errors, units, strict=True))
+    return float(stats.t.sf((difference - bound) / math.sqrt(total), freedom))
+
+
+def units_to_exceed(spread: float, distance: float, level: float, power: float = 0.8) -> int:
+    """The fewest units with which a mean so far above the bound is found at this one-sided level, with this power."""
+    ratio = spread / max(distance, 1e-9)
+    units = max(2, math.ceil((ratio * float(stats.norm.isf(level) + stats.norm.isf(1 - power))) ** 2))
+    while units < (ratio * float(stats.t.isf(level, units - 1) + stats.t.isf(1 - power, units - 1))) ** 2:
+        units += 1
+    return units
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values (Holm 1979): those below .05 are significant while the chance of any false one is 5%."""
     order = np.argsort(p_values)

@@ -35,9 +35,11 @@ from lmgym.models.sources import base_of_adapter
 from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.runs.user_code import call_user_code
+from lmgym.scoring.alarm import preview
 from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
+from lmgym.training.setup import EVALUATIONS
 from lmgym.turn_ends import template_notes
 from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
@@ -46,7 +48,7 @@ from ppo.config import PPOConfig
 from ppo.engine_sampler import OWN
 from ppo.memory import check_run_memory
 from ppo.opponents import check_opponents
-from ppo.task_setups import Prepare, TaskSetup, check_setup
+from ppo.task_setups import EVAL_SCORER, Prepare, TaskSetup, check_setup
 
 MOST_PASSES, FEWEST_ITERATIONS = 10, 10
 """over the tasks, and of a run, where the user did not set the number of updates"""
@@ -125,7 +127,12 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     check_run_memory(config, deepspeed, tokenizer, tasks)
     iterations = count_iterations(config, setup)
     notes += [*template_notes(tokenizer), *bias_notes(config), *warmup_notes(config, iterations), *cuts]
-    notes += [*config.sampler_notes, *unread_notes(config), *long_rows_note(config, tokenizer, tasks)]
+    notes += [
+        *alarm_notes(config, setup, iterations),
+        *config.sampler_notes,
+        *unread_notes(config),
+        *long_rows_note(config, tokenizer, tasks),
+    ]
     room, capabilities = prompt_room(config, context), check_capabilities(config.capabilities, deepspeed)
     return Plan(config, deepspeed, tokenizer, setup, room, iterations, notes, capabilities)
 
@@ -243,6 +250,22 @@ def check_prompts(config: PPOConfig, tokenizer, context: int, tasks: Sequence[Ta
     shortened = sum(prompt.shortened > 0 for prompt in fit_prompts(tokenizer, long, room))
     ends = f"; of {shortened} only the end of the last turn is left (--long_prompts refuse stops)" if shortened else ""
     return [f"{found}: they lose their oldest turns{ends}"]
+
+
+def is_due(iteration: int, updates: int, per_iteration: int, iterations: int) -> bool:
+    """True if something that happens every so many updates (0: five times per run) happens after this iteration."""
+    every = max(1, round(updates / per_iteration) if updates > 0 else -(-iterations // EVALUATIONS))
+    return iteration % every == 0 or iteration == iterations
+
+
+def alarm_notes(config: PPOConfig, setup: TaskSetup, iterations: int) -> list[str]:
+    """What the alarm can show, if there is one."""
+    if EVAL_SCORER not in setup.monitors or config.run.eval_updates < 0:
+        return []
+    prompts = {str(task.get("prompt", number)) for number, task in enumerate(setup.eval_tasks)}
+    updates = config.updates_per_iteration * setup.trained_agents
+    due = [is_due(number + 1, config.run.eval_updates, updates, iterations) for number in range(iterations)]
+    return [preview(len(prompts), 1 + sum(due))]
 
 
 def bias_notes(config: PPOConfig) -> list[str]:

@@ -4,6 +4,7 @@ A failed reward, metric or monitor does not end the run: it is retried (lmgym/sc
 note.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.runs.process_state import process_state_kept
 from lmgym.runs.run import Run
 from lmgym.scoring.agreement import pair_agreement
+from lmgym.scoring.alarm import Reading
 from lmgym.scoring.diversity import diversity
 from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
 from lmgym.statistics import from_moments
@@ -35,6 +37,8 @@ from ppo.task_setups import EVAL_SCORER, TaskSetup
 
 EVALUATION_SEED = 7_654_321
 SHOWN = 4  # replies that are printed at an evaluation
+
+REWARD = "the reward"  # no monitor is called so: names have no blanks
 
 Failures = dict[str, tuple[int, int, str]]
 """by name: how many failed, of how many, and one error"""
@@ -52,6 +56,8 @@ class Evaluated:
     """how many, of how many, and one error"""
     games: list[dict[str, Any]] = field(default_factory=list)
     """of all ranks, as they are recorded"""
+    readings: dict[str, Reading] = field(default_factory=dict)
+    """over all ranks and by prompt, of each monitor, and of the REWARD"""
 
 
 def evaluate(
@@ -71,7 +77,8 @@ def evaluate(
     means = varied | reduce_means(episode_sums(episodes) | _metric_sums(answers, len(acted)) | _monitor_sums(scores))
     _add_reward_spread(means, failures["rewards"])
     squares = {name: means.pop(f"squares/{name}") for name in setup.monitors}
-    agreed = agreements(all_gather_objects(_orders(acted, tasks, scores)), setup.monitors)
+    ranks = all_gather_objects(_orders(acted, tasks, scores))
+    agreed = agreements(ranks, setup.monitors)
     # trlx's name for custom metrics; the other names are those of rollouts too
     metrics = {
         name if name.startswith("metrics/") else f"eval/{name}": value
@@ -94,7 +101,8 @@ def evaluate(
     ]
     own = [game | {"episode": numbers[game["episode"]]} for game in record_games(episodes, tasks)]
     games = [game for of_rank in all_gather_objects(own) for game in of_rank]
-    return Evaluated(metrics, table_rows(acted, scores), notes, failures["rewards"], games)
+    readings = _readings(ranks, setup.monitors)
+    return Evaluated(metrics, table_rows(acted, scores), notes, failures["rewards"], games, readings)
 
 
 def _orders(
@@ -125,6 +133,22 @@ def agreements(
         if (share := pair_agreement(rewards, scores, prompts)) is not None:
             found[name] = share
     return found
+
+
+def _readings(
+    ranks: Sequence[Sequence[tuple[str, float | None, dict[str, float | None]]]], names: Iterable[str]
+) -> dict[str, Reading]:
+    """By monitor, and of the reward, the means by prompt of `_orders`; games without prompts are a unit each."""
+    rows = [row for of_rank in ranks for row in of_rank]
+    names_of = (prompt or f"episode {i}" for i, (prompt, _, _) in enumerate(rows))
+    prompts = [hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).hexdigest() for name in names_of]
+
+    def read(values: Iterable[float | None]) -> Reading:
+        return Reading.of([math.nan if value is None else value for value in values], prompts)
+
+    return {REWARD: read(reward for _, reward, _ in rows)} | {
+        name: read(seen.get(name) for _, _, seen in rows) for name in names
+    }
 
 
 def _add_reward_spread(means: dict[str, float], failures: tuple[int, int, str]) -> None:

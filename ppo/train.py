@@ -30,9 +30,9 @@ from lmgym.training.probes import full_name
 from lmgym.training.reporting import TIME_UNKNOWN, show_notes, time_left
 from lmgym.training.setup import EVALUATIONS, open_run
 from ppo.best import keep_best, save_last
-from ppo.check import Plan, check
+from ppo.check import Plan, check, is_due
 from ppo.config import PPOConfig
-from ppo.evaluation import evaluate, gains, replies_to_show, show_replies, write_samples
+from ppo.evaluation import REWARD, evaluate, gains, replies_to_show, show_replies, write_samples
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
 from ppo.monitoring.episode_files import replay_file, write_games, write_rollouts
@@ -61,7 +61,7 @@ from ppo.pending import PendingRollouts, recovering, sync
 from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_idle_agents, share_of_iteration
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
-from ppo.task_setups import Prepare
+from ppo.task_setups import EVAL_SCORER, Prepare
 
 
 def train(config: PPOConfig, prepare: Prepare) -> Path:
@@ -138,7 +138,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
-        evaluates = _due(iteration + 1, config.run.eval_updates, updates, iterations)
+        evaluates = is_due(iteration + 1, config.run.eval_updates, updates, iterations)
         mismatch = c.experience.measure(rollouts, compares=iteration == 0, shows_kl=evaluates)
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         spread = _spread(config, played, groups)
@@ -187,7 +187,7 @@ def _save(
     """Save a checkpoint if one is due, or if the run was asked to stop, which it does then. Collective."""
     every, update = plan.config.run.save_updates, state.iteration * plan.updates_per_iteration
     leaving = sum_over_ranks(torch.tensor(float(supervisor.stop_requested))).item() > 0
-    if leaving or (every >= 0 and _due(state.iteration, every, plan.updates_per_iteration, plan.iterations)):
+    if leaving or (every >= 0 and is_due(state.iteration, every, plan.updates_per_iteration, plan.iterations)):
         pending.join(clock)  # they are in the journal then
         supervisor.save(update, lambda folder: write_state(folder, c.engine, state), c.engine.module)
     if leaving:
@@ -300,12 +300,6 @@ def update_kl(config: PPOConfig, state: LoopState, metrics: dict[str, float]) ->
     return collapse(metrics, config.limits, 0.0 if config.rollout.policy_over == "actions" else state.first_length)
 
 
-def _due(iteration: int, updates: int, per_iteration: int, iterations: int) -> bool:
-    """True if something that happens every so many updates (0: five times per run) happens after this iteration."""
-    every = max(1, round(updates / per_iteration) if updates > 0 else -(-iterations // EVALUATIONS))
-    return iteration % every == 0 or iteration == iterations
-
-
 def _evaluate(
     config: PPOConfig, c: TrainingComponents, state: LoopState, run: Run, supervisor: Supervisor, update: int
 ) -> dict[str, float]:
@@ -323,11 +317,11 @@ def _evaluate(
     show_notes(found.notes, run, update)
     if {"eval/eval_scorer", "eval/reward/mean"} <= metrics.keys():  # an evaluation may lack either
         raised_before = state.alarm.raised_at
-        reward, score = metrics["eval/reward/mean"], metrics["eval/eval_scorer"]
-        on = state.alarm.update(update, reward, score, metrics["eval/eval_scorer_error"])
+        reward, score = found.readings[REWARD], found.readings[EVAL_SCORER]
+        on = state.alarm.update(update, reward, score, metrics["eval/eval_scorer_std"])
         metrics["alarm/eval_scorer_falls"] = float(on)
         if on and raised_before < 0:
-            show_notes([state.alarm.message(update, reward, score)], run, update)
+            show_notes([state.alarm.message()], run, update)
     metrics |= _test_capabilities(c, run, update)
     rows, settings = recovering(
         c, run, supervisor, lambda: replies_to_show(config, setup, c.sampler.generator, *how, found.rows)

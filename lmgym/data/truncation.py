@@ -7,7 +7,7 @@ Design decisions:
 - No truncated conversation begins with a tool's result: its call would be missing.
 - If the last turn alone is too long, it loses tokens at its beginning, counted by `shortened`. Replies are never cut,
   except with `cut_replies`.
-- A text of many contexts is cut to an end of it before it is rendered and tokenised.
+- A text of many contexts is cut to an end of it before it is rendered and tokenised; it has lost more than `shortened`.
 """
 
 import json
@@ -247,7 +247,8 @@ def reply_ids(tokenizer, row: Truncated) -> list[list[int]] | str:
 def describe_truncation(dropped_turns: int, shortened: int) -> str:
     """A truncation in words; empty if nothing was left out."""
     turns = f"without the {dropped_turns} oldest turn{'s' * (dropped_turns > 1)}" if dropped_turns else ""
-    tokens = f"the last turn without its first {shortened} token{'s' * (shortened > 1)}" if shortened else ""
+    words = f"at least its first {shortened:,} token{'s' * (shortened > 1)}"
+    tokens = f"the last turn without {words}" if shortened else ""
     return ", ".join(filter(None, (turns, tokens)))
 
 

@@ -1,28 +1,114 @@
-"""The alarm of over-optimisation: a score that is not optimised falls while the reward that is optimised rises."""
+"""The alarm of over-optimisation: a score that is not optimised falls while the reward that is optimised rises.
+
+Each evaluation, or look, is compared with every earlier one, prompt by prompt where both have the same prompts. The
+levels of all comparisons of a run, however long, add up to ALPHA: look k has ALPHA / (k (k - 1)), and each of its k - 1
+comparisons an equal part of that (a union bound: looks may depend on each other in any way). So at most ALPHA of the
+runs ring whose score's mean never fell by more than the tolerance, given enough prompts for Student's t. It says
+nothing about what the score measures.
+"""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+import numpy as np
+from scipy import stats
+
+from lmgym.statistics import Floats, mean_exceeds, units_to_exceed, welch_exceeds
+
+ALPHA = 0.05
+TOLERANCE = 0.1
+"""of a fall, in standard deviations of the score over replies at the first look"""
+SPREAD_OF_DIFFERENCES = math.sqrt(2)
+"""in the same unit, of scores that do not depend on the prompt"""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A mean over independent units, such as prompts."""
+
+    mean: float
+    error: float
+    """its standard error"""
+    units: int
+    by_unit: Mapping[str, float] | None = None
+    """the mean of each, by which readings of the same units are paired"""
+
+    @classmethod
+    def of(cls, values: Sequence[float], units: Sequence[str]) -> "Reading":
+        """Of values[rows] and the unit of each row; values that are NaN are left out."""
+        known = [(unit, value) for unit, value in zip(units, values, strict=True) if not np.isnan(value)]
+        by_unit: dict[str, list[float]] = {}
+        for unit, value in known:
+            by_unit.setdefault(unit, []).append(value)
+        means = {unit: float(np.mean(own)) for unit, own in by_unit.items()}
+        array = np.array(list(means.values()))
+        error = float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else float("nan")
+        return cls(float(array.mean()) if len(array) else float("nan"), error, len(array), means)
+
+
+@dataclass(frozen=True)
+class Look:
+    """An evaluation: what is not optimised, and what is."""
+
+    at: int
+    score: Reading
+    reward: Reading
+
+
+@dataclass(frozen=True)
+class Fall:
+    """A fall of the score since an earlier look, at which the reward was lower."""
+
+    since: Look
+    now: Look
+    p_value: float
+    level: float
 
 
 @final
 @dataclass
 class Alarm:
-    """Raised once when the evaluation scorer's score falls while the reward rises, both since its best score."""
+    """The test over a run's looks. `looks_planned` is the run's number of evaluations, for what is said beforehand."""
 
-    best_score: float = -math.inf
-    reward_at_best: float = -math.inf
+    spread: float = 0.0
+    """standard deviation of the score over replies at the first look"""
+    looks: list[Look] = field(default_factory=list)
     raised_at: int = -1
+    fall: Fall | None = None
+    """the one that raised it, while it is on"""
 
-    def update(self, update: int, reward: float, score: float, standard_error: float) -> bool:
-        """True if the score is two standard errors below its best, at a higher reward."""
-        if score > self.best_score:
-            self.best_score, self.reward_at_best = score, reward
-        on = score < self.best_score - 2 * standard_error and reward > self.reward_at_best
-        if on and self.raised_at < 0:
-            self.raised_at = update
-        return on
+    def update(self, at: int, reward: Reading, score: Reading, spread: float) -> bool:
+        """Adds a look; True if the score is significantly below an earlier one, at a significantly higher reward."""
+        now = Look(at, score, reward)
+        if not self.looks:
+            self.spread = spread
+        earlier = [look for look in self.looks if look.score.units and look.reward.units]
+        self.looks.append(now)
+        self.fall = self._fall(now, earlier)
+        if self.fall and self.raised_at < 0:
+            self.raised_at = at
+        return self.fall is not None
+
+    @property
+    def tolerance(self) -> float:
+        """In units of the score."""
+        return TOLERANCE * self.spread
+
+    def _fall(self, now: Look, earlier: Sequence[Look]) -> Fall | None:
+        """The clearest fall that counts, among those since the `earlier` looks."""
+        k = len(self.looks)
+        if not earlier or k < 2:
+            return None
+        level = _level(k)
+        falls = _exceed([look.score for look in earlier], now.score, -1, self.tolerance)
+        if not (falls <= level).any():
+            return None
+        rises = _exceed([look.reward for look in earlier], now.reward, 1, 0.0)
+        counted = np.where(rises <= ALPHA, falls, 1.0)
+        place = int(counted.argmin())
+        return Fall(earlier[place], now, float(counted[place]), level) if counted[place] <= level else None
 
     @property
     def label(self) -> str:
@@ -31,25 +117,76 @@ class Alarm:
 
     def message(
         self,
-        update: int,
-        reward: float,
-        score: float,
         when: str = "update",
         scorer: str = "the evaluation scorer",
         coefficient: str = "init_kl_coef",
     ) -> str:
-        """The line that users see."""
+        """The line that users see, on the last look, which raised the alarm."""
+        assert self.fall is not None
+        since, now = self.fall.since, self.fall.now
+        figures = f"p {self.fall.p_value:.1g}, level {self.fall.level:.1g}, {now.score.units} prompts"
         return (
-            f"ALARM at {when} {update:,}: {scorer}'s score fell to {score:.3f} (best {self.best_score:.3f}) "
-            f"while the reward rose from {self.reward_at_best:.3f} to {reward:.3f}: the policy exploits its reward; "
-            f"look at samples, stop at an earlier checkpoint, or raise {coefficient}"
+            f"ALARM at {when} {now.at:,}: {scorer}'s score fell from {since.score.mean:.3f} at {when} {since.at:,} to "
+            f"{now.score.mean:.3f}, by more than the tolerance of {self.tolerance:.3f} ({figures}), while the reward "
+            f"rose from {since.reward.mean:.3f} to {now.reward.mean:.3f}: the policy exploits its reward; look at "
+            f"samples, stop at an earlier checkpoint, or raise {coefficient}"
         )
 
-    def state_dict(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain numbers, for a checkpoint."""
-        return {"best_score": self.best_score, "reward_at_best": self.reward_at_best, "raised_at": self.raised_at}
+        return {"spread": self.spread, "looks": [asdict(look) for look in self.looks], "raised_at": self.raised_at}
 
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restores the state."""
-        self.best_score, self.reward_at_best = state["best_score"], state["reward_at_best"]
-        self.raised_at = int(state["raised_at"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the state; of one from before looks were kept, only when it was raised."""
+        self.spread, self.raised_at = state.get("spread", 0.0), int(state["raised_at"])
+        self.looks = [
+            Look(look["at"], Reading(**look["score"]), Reading(**look["reward"])) for look in state.get("looks", ())
+        ]
+
+
+def prompts_needed(looks: int) -> int:
+    """The fewest prompts that show a fall by one spread beyond the tolerance at the last of so many looks, in 80%."""
+    return units_to_exceed(SPREAD_OF_DIFFERENCES, 1.0, _level(looks))
+
+
+def smallest_fall(prompts: int, looks: int) -> float:
+    """The fall, in spreads, that so many prompts show in 80% of cases at the last of so many looks.
+
+    It is that of scores which do not depend on the prompt, and smaller where they do.
+    """
+    quantiles = float(stats.t.isf(_level(looks), prompts - 1) + stats.t.isf(0.2, prompts - 1))
+    return TOLERANCE + SPREAD_OF_DIFFERENCES * quantiles / math.sqrt(prompts)
+
+
+def preview(prompts: int, looks: int) -> str:
+    """A line on what the alarm can show in a run with so many evaluations, and what it promises."""
+    if prompts < 2 or looks < 2:
+        return f"no alarm: {prompts} prompt(s) and {looks} evaluation(s) allow no comparison; needed: 2 or more of each"
+    needed = prompts_needed(looks)
+    more = f"; for {1 + TOLERANCE:g}: {needed} prompts" if prompts < needed else ""
+    fall = f"{smallest_fall(prompts, looks):.2g} standard deviations"
+    return (
+        f"alarm on the evaluation scorer: {prompts:,} prompts show a fall of {fall} in 4 of 5 cases, up to the last of "
+        f"{looks:,} evaluations{more}; of runs whose score never falls by more than {TOLERANCE:g}, at most {ALPHA:.0%} "
+        "ring"
+    )
+
+
+def _level(look: int) -> float:
+    """That of each comparison at a look, from 2 on."""
+    return ALPHA / (look * (look - 1)) / (look - 1)
+
+
+def _exceed(earlier: Sequence[Reading], now: Reading, sign: int, bound: float) -> Floats:
+    """p-value[earlier] of sign * (now - earlier) having a mean of at most the bound; 1 where nothing can be said."""
+    found = np.ones(len(earlier))
+    same = [bool(now.by_unit and one.by_unit and one.by_unit.keys() == now.by_unit.keys()) for one in earlier]
+    paired = [i for i, is_same in enumerate(same) if is_same]
+    if paired and now.by_unit:
+        names = list(now.by_unit)
+        before = np.array([[earlier[i].by_unit[name] for name in names] for i in paired])  # type: ignore[index]
+        found[paired] = mean_exceeds(sign * (np.array([now.by_unit[name] for name in names]) - before), bound)
+    for i in {*range(len(earlier))} - {*paired}:
+        one = earlier[i]
+        found[i] = welch_exceeds(sign * (now.mean - one.mean), (one.error, now.error), (one.units, now.units), bound)
+    return found

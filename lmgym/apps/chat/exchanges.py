@@ -205,7 +205,9 @@ def generate_candidates(
     if dropped:
         notes.append(f"the {dropped} oldest turns were left out: the conversation is too long for the model")
     if shortened:
-        notes.append(f"the first {shortened} tokens of your message were left out: it is too long for the model")
+        notes.append(
+            f"at least the first {shortened:,} tokens of your message were left out: it is too long for the model"
+        )
     names = list(getattr(generator, "policies", ())) or [""]  # of one that asks several in turn
     candidates = [
         Candidate(readable(c.text), c.tokens, c.finish_reason, seed, policy=names[i % len(names)])

@@ -203,7 +203,9 @@ def answer(models: ChatModels, asked: Asked) -> Answer:
     fitted, dropped, shortened = fit(generator, asked.conversation, asked.sampling)
     if shortened:
         room = f"beside a reply of {asked.sampling.max_new_tokens:,} tokens"
-        raise TooLong(f"the last message is {shortened:,} tokens too long {room}; needed: less, or fewer max_tokens")
+        raise TooLong(
+            f"the last message is at least {shortened:,} tokens too long {room}; needed: less, or fewer max_tokens"
+        )
     seed = asked.sampling.seed
     assert isinstance(seed, int)
     found, more, notes = generate_candidates(generator, fitted, asked.best_of, asked.sampling, seed, models.progress)

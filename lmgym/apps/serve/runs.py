@@ -20,6 +20,7 @@ from lmgym.apps.serve.guard import Refusal
 from lmgym.apps.serve.served_scorers import Opinion, Sample, ServedScorer
 from lmgym.console import say
 from lmgym.errors import shown
+from lmgym.scoring import alarm
 from lmgym.scoring.alarm import Alarm
 from lmgym.text import words_of
 
@@ -32,8 +33,6 @@ STEP_SECONDS = 10.0
 """of a step, where requests name none"""
 LATE_STEPS = 8
 """by which an asynchronous trainer's requests may come late"""
-MARGIN = 4.0
-"""standard errors of the difference by which a score has fallen: of dozens of readings the best is high by chance"""
 LONGEST_NAME = 100
 
 
@@ -122,8 +121,8 @@ class Watch:
         self._texts: set[int] = set()
         self._of_step = 0
         self._window, self._window_step = _Window(), -1
-        self._alarms: dict[str, tuple[Alarm, float]] = {}
-        """by monitor, with the standard error of its best score"""
+        self._alarms: dict[str, Alarm] = {}
+        """by monitor"""
 
     def begins_again(self, step: int | None, scorers: Mapping[str, ServedScorer]) -> bool:
         """True if the run's name now means another run, or a scorer has other weights, whose scores do not compare."""
@@ -166,27 +165,26 @@ class Watch:
 
     def _sound(self, reading: Reading, monitors: Sequence[str]) -> None:
         """Raises the alarm of each monitor whose score has fallen."""
-        reward = reading.means[self.reward]
+        reward = self._of(reading, self.reward)
         for name in monitors:
-            alarm, error_at_best = self._alarms.get(name, (Alarm(), 0.0))
-            score, error = reading.means[name], reading.errors[name]
-            if score > alarm.best_score:
-                error_at_best = error
-            self._alarms[name] = alarm, error_at_best
-            was_raised = alarm.raised_at >= 0
-            alarm.update(reading.last_step, reward, score, MARGIN / 2 * math.hypot(error, error_at_best))
-            if alarm.raised_at >= 0 and not was_raised:
-                beta = "the KL coefficient (beta)"
-                words = alarm.message(reading.last_step, reward, score, "step", f"monitor {name}", beta)
+            heard, score = self._alarms.setdefault(name, Alarm()), self._of(reading, name)
+            was_raised = heard.raised_at >= 0
+            on = heard.update(reading.last_step, reward, score, score.error * math.sqrt(score.units))
+            if on and not was_raised:
+                words = heard.message("step", f"monitor {name}", "the KL coefficient (beta)")
                 self.warnings.append(words)
                 say(f"run {shown(self.run)}: {words}", error=True)
+
+    def _of(self, reading: Reading, name: str) -> alarm.Reading:
+        """A scorer's mean over the groups, whose prompts are others in each reading."""
+        return alarm.Reading(reading.means[name], reading.errors[name], reading.groups)
 
     def as_json(self) -> dict[str, Any]:
         """Everything that is known of the run."""
         state = {"run": self.run, "reward": self.reward, "monitors": list(self._alarms), "replies": self.replies}
         state |= {"first_step": self.first_step, "last_step": self.step, "weights": self.weights}
         state["seconds_since_request"] = round(time.monotonic() - self.heard, 1)
-        state["alarms"] = {name: alarm.raised_at for name, (alarm, _) in self._alarms.items() if alarm.raised_at >= 0}
+        state["alarms"] = {name: heard.raised_at for name, heard in self._alarms.items() if heard.raised_at >= 0}
         return state | {"warnings": self.warnings, "readings": [asdict(reading) for reading in self.readings]}
 
 

@@ -123,7 +123,7 @@ def test_a_last_turn_that_alone_is_too_long_keeps_its_end_and_is_counted() -> No
     assert tokenizer.decode(found.ids[0]) == "P.\nUser: 890123456789\nBot: ok</s>"
     assert (found.dropped_turns, found.shortened) == (2, 18)
     assert describe_truncation(found.dropped_turns, found.shortened) == (
-        "without the 2 oldest turns, the last turn without its first 18 tokens"
+        "without the 2 oldest turns, the last turn without at least its first 18 tokens"
     )
     assert describe_truncation(0, 0) == ""
 

@@ -172,7 +172,7 @@ def test_our_own_generator_talks_to_it(chat_server: RewardServer) -> None:
     assert [len(row) for row in replies] == [4, 4, 4]
     assert generator.reply(conversations, 4, Sampling(6, top_k=50, repetition_penalty=1.1, seed=2)) == replies
     assert generator.usage.requests == 6
-    with pytest.raises(TooLong, match=r"the last message is [0-9,]+ tokens too long"):
+    with pytest.raises(TooLong, match=r"the last message is at least [0-9,]+ tokens too long"):
         generator.reply([Conversation((Turn("user", "hello " * 300),))], 1, Sampling(6))
 
 

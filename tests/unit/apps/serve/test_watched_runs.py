@@ -97,7 +97,7 @@ def run_of(server: RewardServer, name: str) -> dict:
 
 def test_a_run_that_exploits_its_reward_is_warned_before_the_monitor_lost_its_gain(watching: RewardServer) -> None:
     client = Client(watching.url, run="exploits")
-    with pytest.warns(RuntimeWarning, match=r"ALARM at step \d+: monitor monitor's score fell to .* the reward rose"):
+    with pytest.warns(RuntimeWarning, match=r"ALARM at step \d+: monitor monitor's score fell from .* the reward rose"):
         logged = train(client, exploits=True)
     at = logged["lmgym/alarm"].index(1.0)
     assert STEPS / 2 < at < STEPS * 5 / 6
