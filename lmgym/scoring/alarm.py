@@ -166,7 +166,7 @@ def preview(prompts: int, looks: int) -> str:
     more = f"; for {1 + TOLERANCE:g}: {needed} prompts" if prompts < needed else ""
     fall = f"{smallest_fall(prompts, looks):.2g} standard deviations"
     return (
-        f"alarm on the evaluation scorer: {prompts:,} prompts show a fall of {fall} in 4 of 5 cases, up to the last of "
+        f"the evaluation scorer's alarm: {prompts:,} prompts show a fall of {fall} in 4 of 5 cases, up to the last of "
         f"{looks:,} evaluations{more}; of runs whose score never falls by more than {TOLERANCE:g}, at most {ALPHA:.0%} "
         "ring"
     )

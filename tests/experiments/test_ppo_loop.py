@@ -130,7 +130,7 @@ def test_the_alarm_is_logged_and_told_once_where_the_watched_score_falls_while_t
     assert alarm == {0: 0.0, 4: 1.0, 8: 1.0, 12: 1.0}
     said = words(capsys.readouterr().out)
     assert re.search(r"ALARM at update 4: the evaluation scorer's score fell from 100\.\d+ at update 0 to 9\d\.", said)
-    assert "alarm on the evaluation scorer: 6 prompts show a fall of" in said
+    assert "the evaluation scorer's alarm: 6 prompts show a fall of" in said
     assert said.count("ALARM") == 1
     assert [event["step"] for event in read_lines(folder / "events.jsonl") if event["kind"] == "alarm"] == [4]
     healthy = go(judged_by(Opinion(drift=1.0), Opinion(drift=1.0)), name="healthy", eval_updates=4)
