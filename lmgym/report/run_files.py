@@ -1,6 +1,7 @@
 """Reads what a run wrote to its folder. Files that are missing, cut short or broken give empty parts, not errors."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -163,7 +164,7 @@ class RunFiles:
     def _json(self, name: str) -> Row:
         path = self.folder / name
         try:
-            found = json.loads(regular(path).read_text(encoding="utf-8"))
+            found = _loads(regular(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
@@ -180,7 +181,7 @@ class RunFiles:
                     if number == most:
                         break
                     try:
-                        row = json.loads(line)
+                        row = _loads(line)
                     except (ValueError, RecursionError):
                         row = None
                     if isinstance(row, dict) and fits(row):
@@ -193,6 +194,15 @@ class RunFiles:
             self.problems.append(f"{name} is unreadable: {error.strerror}")
         if broken:
             self.problems.append(f"{name}: {broken:,} lines are not as a run writes them (a kill cuts the last one)")
+
+
+def _loads(text: str) -> Any:
+    """JSON whose numbers are finite: others, which no run writes, are null, as the page needs."""
+    return json.loads(text, parse_float=_finite, parse_constant=lambda name: None)
+
+
+def _finite(text: str) -> float | None:
+    return number if math.isfinite(number := float(text)) else None
 
 
 _NUMBER = re.compile(r"^run\.(\d+)\.json$")

@@ -27,7 +27,9 @@ from forked import Ended, import_libraries, run_forked
 from fuzzed_inputs import KINDS, SCRIPTS, Case, make_base, make_case
 from fuzzing import KINDS as ROW_KINDS
 
-MESSAGE = 300
+from lmgym.errors import LONGEST_MESSAGE
+
+MESSAGE = LONGEST_MESSAGE
 REFUSED = (2, 65, 68, 69, 70, 73, 74, 75)
 ALL_KINDS = (*KINDS, *ROW_KINDS, *SCRIPTS)
 

@@ -49,8 +49,8 @@ def test_an_end_with_one_line_is_no_fault() -> None:
         (ended(-11, err=""), "exit code -11"),
         (ended(-9, err=""), "hangs: 1 s"),
         (ended(err="nothing\n"), "without one line"),
-        (ended(err="error: " + "x" * MESSAGE), "a message of 307 characters"),
-        (ended(0, "warning: " + "x" * MESSAGE, ""), "a message of 309 characters"),
+        (ended(err="error: " + "x" * MESSAGE), "a message of 1,007 characters"),
+        (ended(0, "warning: " + "x" * MESSAGE, ""), "a message of 1,009 characters"),
         (ended(err="error: \x1b[2J"), "not printable"),
     ],
 )

@@ -19,6 +19,11 @@ def test_a_line_that_a_kill_cut_is_left_out_and_said(tmp_path: Path) -> None:
     assert run.problems == ["metrics.jsonl: 1 lines are not as a run writes them (a kill cuts the last one)"]
 
 
+def test_numbers_that_are_not_finite_are_absent(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1e999, "other": NaN, "kept": 0.5}\n')
+    assert RunFiles(tmp_path).metrics == [{"step": 1, "loss": None, "other": None, "kept": 0.5}]
+
+
 def test_an_empty_folder_gives_empty_parts(tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
     assert (run.record, run.metrics, run.events, run.scores, run.sample_updates("evaluation"), run.problems) == (
