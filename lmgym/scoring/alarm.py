@@ -32,8 +32,10 @@ class Reading:
     error: float
     """its standard error"""
     units: int
-    by_unit: Mapping[str, float] | None = None
-    """the mean of each, by which readings of the same units are paired"""
+    names: Sequence[str] = field(default_factory=list)
+    """of the units, in order: readings of the same ones are paired"""
+    values: Sequence[float] = field(default_factory=list)
+    """the mean of each"""
 
     @classmethod
     def of(cls, values: Sequence[float], units: Sequence[str]) -> "Reading":
@@ -42,10 +44,10 @@ class Reading:
         by_unit: dict[str, list[float]] = {}
         for unit, value in known:
             by_unit.setdefault(unit, []).append(value)
-        means = {unit: float(np.mean(own)) for unit, own in by_unit.items()}
-        array = np.array(list(means.values()))
-        error = float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else float("nan")
-        return cls(float(array.mean()) if len(array) else float("nan"), error, len(array), means)
+        names = sorted(by_unit)
+        means = np.array([sum(by_unit[name]) / len(by_unit[name]) for name in names])
+        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else float("nan")
+        return cls(float(means.mean()) if names else float("nan"), error, len(names), names, means.tolist())
 
 
 @dataclass(frozen=True)
@@ -180,12 +182,10 @@ def _level(look: int) -> float:
 def _exceed(earlier: Sequence[Reading], now: Reading, sign: int, bound: float) -> Floats:
     """p-value[earlier] of sign * (now - earlier) having a mean of at most the bound; 1 where nothing can be said."""
     found = np.ones(len(earlier))
-    same = [bool(now.by_unit and one.by_unit and one.by_unit.keys() == now.by_unit.keys()) for one in earlier]
-    paired = [i for i, is_same in enumerate(same) if is_same]
-    if paired and now.by_unit:
-        names = list(now.by_unit)
-        before = np.array([[earlier[i].by_unit[name] for name in names] for i in paired])  # type: ignore[index]
-        found[paired] = mean_exceeds(sign * (np.array([now.by_unit[name] for name in names]) - before), bound)
+    paired = [i for i, one in enumerate(earlier) if now.names and one.names == now.names]
+    if paired:
+        differences = np.array(now.values) - np.array([earlier[i].values for i in paired])
+        found[paired] = mean_exceeds(sign * differences, bound)
     for i in {*range(len(earlier))} - {*paired}:
         one = earlier[i]
         found[i] = welch_exceeds(sign * (now.mean - one.mean), (one.error, now.error), (one.units, now.units), bound)

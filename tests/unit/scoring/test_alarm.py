@@ -59,7 +59,7 @@ def test_neither_a_fall_of_both_nor_one_within_the_tolerance_rings() -> None:
 
 def test_rows_of_one_prompt_are_one_unit_and_failed_ones_are_left_out() -> None:
     found = Reading.of([1.0, 3.0, float("nan"), 6.0], ["a", "a", "b", "c"])
-    assert (found.mean, found.units, dict(found.by_unit)) == (4.0, 2, {"a": 2.0, "c": 6.0})
+    assert (found.mean, found.units, found.names, found.values) == (4.0, 2, ["a", "c"], [2.0, 6.0])
     assert found.error == pytest.approx(np.std([2, 6], ddof=1) / np.sqrt(2))
     assert Reading.of([], []).units == 0
 
