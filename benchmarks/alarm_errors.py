@@ -1,4 +1,4 @@
-"""How often the alarm of over-optimisation rings in healthy runs, and how often in runs that are exploited.
+"""Error rates of the alarm of over-optimisation: the shares of healthy and of exploited runs in which it rings.
 
     python benchmarks/alarm_errors.py --runs 2000 --output benchmarks/results/alarm_errors.json
 

@@ -259,7 +259,7 @@ def is_due(iteration: int, updates: int, per_iteration: int, iterations: int) ->
 
 
 def alarm_notes(config: PPOConfig, setup: TaskSetup, iterations: int) -> list[str]:
-    """What the alarm can show, if there is one."""
+    """A line on the falls that the alarm can show, if there is one."""
     if EVAL_SCORER not in setup.monitors or config.run.eval_updates < 0:
         return []
     prompts = {str(task.get("prompt", number)) for number, task in enumerate(setup.eval_tasks)}

@@ -30,16 +30,10 @@ _scopes_lock = threading.Lock()
 def exits_raise() -> Iterator[None]:
     """Within it os._exit raises SystemExit, as sys.exit does, in all threads; forks, as of multiprocessing, do end."""
     global _scopes
-    here = os.getpid()
-
-    def raise_exit(code: int) -> None:
-        if os.getpid() != here:
-            end_process(code)
-        raise SystemExit(code)
-
     with _scopes_lock:  # threads may leave in another order than they came
         _scopes += 1
-        os._exit = raise_exit  # type: ignore[assignment]
+        if _scopes == 1:  # a fork within a scope keeps that of its parent, which lets it end
+            os._exit = _raising(os.getpid())
     try:
         yield
     finally:
@@ -47,6 +41,17 @@ def exits_raise() -> Iterator[None]:
             _scopes -= 1
             if _scopes == 0:
                 os._exit = end_process
+
+
+def _raising(process: int) -> Any:
+    """os._exit for this process; its forks do end."""
+
+    def raise_exit(code: int) -> None:
+        if os.getpid() != process:
+            end_process(code)
+        raise SystemExit(code)
+
+    return raise_exit
 
 
 @contextmanager

@@ -167,5 +167,5 @@ class SafeTracker:
 
 @aid("{0}: {1}", list, then="the run goes on without it")
 def _ask(name: str, action: str, call: Callable[[], Any]) -> list[Any]:
-    """What a call of a tracker returns, as the only item; nothing if it fails."""
+    """The answer of a tracker's call, as the only item; nothing if it fails."""
     return [call()]

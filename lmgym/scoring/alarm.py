@@ -72,7 +72,7 @@ class Fall:
 @final
 @dataclass
 class Alarm:
-    """The test over a run's looks. `looks_planned` is the run's number of evaluations, for what is said beforehand."""
+    """The test over a run's looks."""
 
     spread: float = 0.0
     """standard deviation of the score over replies at the first look"""

@@ -64,7 +64,7 @@ class Place:
 
 @dataclass
 class Trap:
-    """What is planted, and whether it was used: code that leaves a file, and a server that records what it is asked."""
+    """The values to plant, and whether they were used: code leaves a file, and a server records what it is asked."""
 
     folder: Path
     url: str
@@ -76,7 +76,7 @@ class Trap:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """What is planted in a field, by its kind."""
+        """The values of a field, by their kinds."""
         code = self.folder / "planted_code.py"
         return {
             "a file's function": f"{code}:score",
@@ -88,7 +88,7 @@ class Trap:
         }
 
     def used(self) -> list[str]:
-        """What was imported or asked since the last call, in words."""
+        """All that was imported or asked since the last call, in words."""
         found = [*self.asked, *(["code was imported"] if self.marker.exists() else [])]
         self.asked.clear()
         self.marker.unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def as_asked(value: Any) -> Any:
 
 @contextlib.contextmanager
 def noting(note: Path, texts: Collection[str]) -> Iterator[None]:
-    """What is read as JSON and YAML of these texts notes what it is asked for, in this process and in its forks."""
+    """JSON and YAML of these texts, once read, note what they are asked for, in this process and in its forks."""
     Asked.note = note
     note.touch()
     loads, safe_load = json.loads, yaml.safe_load

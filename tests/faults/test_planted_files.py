@@ -1,4 +1,4 @@
-"""What a file names is not imported, asked or given a key: tried with every field of the files that commands read."""
+"""Code, addresses and keys that a file names are not used: tried with every field of the files that commands read."""
 
 import json
 import shlex

@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmgym.environments.engine import play
+from lmgym.environments.function_reward import FunctionReward
+from lmgym.environments.protocol import Action, Observation, Sample, ScoreRequest, StepResult, Task
 from lmgym.errors import InputError
+from lmgym.generation.protocol import Completion
 from lmgym.runs.process_state import exits_raise, process_state_kept
 from lmgym.runs.user_code import import_file, users_code
+from lmgym.scoring.function_scorers import FileScorer
+from lmgym.text import Conversation
+from ppo.task_setups import TaskSetup
 
 
 @pytest.mark.parametrize(("leave", "code"), [(lambda: sys.exit(0), 0), (lambda: os._exit(0), 0), (lambda: exit(3), 3)])
@@ -34,6 +41,15 @@ def test_a_fork_within_it_ends_as_it_would() -> None:
     with process_state_kept():
         if (child := os.fork()) == 0:
             os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_fork_that_calls_such_code_itself_ends_as_it_would() -> None:
+    with exits_raise():
+        if (child := os.fork()) == 0:
+            with process_state_kept():
+                pass
+            os._exit(7)  # as multiprocessing does, when its function has returned
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
@@ -85,3 +101,48 @@ def test_in_another_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("kind", ["reward", "scorer", "player", "constructor", "reset", "step", "import"])
+def test_every_call_of_users_code_leaves_the_working_folder_as_it_was(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    called: list[str] = []
+
+    def moves(of: str) -> None:
+        if of == kind:
+            called.append(of)
+            os.chdir("/")
+
+    class Game:
+        def __init__(self) -> None:
+            moves("constructor")
+
+        def reset(self, task: Task, seed: int) -> dict[str, Observation]:
+            moves("reset")
+            return {"player": Observation("hello")}
+
+        def step(self, actions: dict[str, str]) -> StepResult:
+            moves("step")
+            return StepResult(terminated=True)
+
+    class Player:
+        def act(self, requests: list, n: int = 1) -> list[list[Action]]:
+            moves("player")
+            return [[Action("hi")] for _ in requests]
+
+    if kind == "import":
+        (tmp_path / "moves.py").write_text("import os\nos.chdir('/')\n")
+        import_file("moves.py", "")
+        called.append(kind)
+    elif kind == "reward":
+        sample = Sample(ScoreRequest("policy", "hello", "hi"), "hello", Completion("hi", "stop"))
+        FunctionReward(lambda **_: moves("reward") or [1.0], None, None).rewards([sample])
+    elif kind == "scorer":
+        FileScorer("f", lambda conversations, replies: moves("scorer") or [1.0]).score([Conversation(())], ["hi"])
+    else:
+        setup = TaskSetup([{}], [], Game, None, "")
+        play([setup.new_environment()], [{}], [0], {"player": Player()})
+    assert called
+    assert os.getcwd() == str(tmp_path)

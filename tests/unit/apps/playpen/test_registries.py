@@ -286,6 +286,9 @@ def test_the_users_own_file_of_keys_may_name_the_address_that_gets_a_key_of_the_
     (tmp_path / ".clemcore/key.json").write_text(json.dumps({"openai_compatible": {"base_url": OWN}}))
     selector = "{'model_name':'b','backend':'openai_compatible'}"
     refuse_unnamed(load_models().select(selector), selector)
+    (tmp_path / ".clemcore/key.json").rename("key.json")  # where anybody may have written it
+    with pytest.raises(InputError, match=r"key.json names the address"):
+        refuse_unnamed(load_models().select(selector), selector)
 
 
 def test_a_served_model_that_a_file_names_is_not_asked(monkeypatch) -> None:
