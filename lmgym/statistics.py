@@ -55,6 +55,12 @@ class Estimate:
         value, low, high = (None if x is None else factor * x for x in (self.value, self.low, self.high))
         return replace(self, value=value, low=low, high=high)
 
+    def within(self, bounds: Bounds) -> "Estimate":
+        """The part of the interval in which the figure can lie: accuracies of 5 seeds do not reach above 1."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, low=max(bounds[0], self.low), high=min(bounds[1], self.high))
+
     def interval(self, spec: str) -> str:
         """`0.012 to 0.106`, or a dash."""
         return "–" if self.low is None or self.high is None else f"{self.low:{spec}} to {self.high:{spec}}"
@@ -305,7 +311,7 @@ def compare(a: Ratio, b: Ratio, paired: bool = False, alpha: float = 0.05) -> Co
         freedom = total**2 / max(variance_a**2 / (n_a - 1) + variance_b**2 / (n_b - 1), 1e-300)
     if np.isnan(difference):
         return Comparison(math.nan, math.nan, math.nan, math.nan, spread)
-    if error == 0:
+    if error <= 1e-10 * max(1.0, abs(difference)):  # rounding
         return Comparison(difference, math.nan, math.nan, 1.0 if difference == 0 else math.nan, spread)
     margin = float(stats.t.ppf(1 - alpha / 2, freedom)) * error
     p_value = float(2 * stats.t.sf(abs(difference) / error, freedom))

@@ -42,20 +42,36 @@ def report(run: str) -> None:
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN ...")
 @click.option("--output", default="outputs/comparison.html", show_default=True, help="HTML file")
-def compare(runs: tuple[str, ...], output: str) -> None:
-    """Compare runs: settings that differ, results, curves, and a paired test on the same held-out rows.
+@click.option(
+    "--ignore",
+    "ignored",
+    metavar="NAME,...",
+    default="",
+    help="settings that tell no methods apart, such as commit: runs that differ in them and in their seeds alone count "
+    "as one method",
+)
+def compare(runs: tuple[str, ...], output: str, ignored: str) -> None:
+    """Compare runs and methods: results, tests, settings that differ, and curves.
 
-    The first RUN is the baseline of the tests.
+    Runs that differ in their seeds alone are one method: its figures are means with intervals over seeds, and methods
+    are tested over seeds. Two runs are tested on the same held-out rows. The first RUN or its method is the baseline.
     """
     from lmgym.report.comparison import Comparison
+    from lmgym.runs.listing import read_run
 
     def run() -> None:
-        if len(set(runs)) < 2:
-            raise InputError(f"{len(set(runs))} run; needed: the folders of two runs or more")
-        found = Comparison.of([run_folder(name) for name in dict.fromkeys(runs)])
-        show_table("Settings that differ", found.differences())
-        show_table("Results", found.results())
-        show_table("Paired tests on the same held-out rows", found.tests())
+        folders = list({folder.resolve(): folder for folder in map(run_folder, runs)}.values())
+        if len(folders) < 2:
+            raise InputError(f"{len(folders)} run; needed: the folders of two runs or more")
+        killed = {folder for folder in folders if read_run(folder).outcome == "killed"}
+        found = Comparison.of(folders, [name for word in ignored.split(",") if (name := word.strip())], killed)
+        for panel in found.tables():
+            show_table(panel.title, panel.table)
+            if panel.about:
+                say(panel.about)
+            say()
+        for note in found.notes():
+            say(note)
         path = Path(output)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, found.page())
@@ -64,11 +80,11 @@ def compare(runs: tuple[str, ...], output: str) -> None:
     launch(run)
 
 
-def show_table(title: str, table: "Table") -> None:
+def show_table(title: str, table: "Table | None") -> None:
     """Prints a table, or nothing if it is empty."""
     from rich.table import Table as RichTable
 
-    if not table.rows:
+    if table is None or not table.rows:
         return
     printed = RichTable(title=title, title_justify="left")
     for column in table.columns:

@@ -3,12 +3,21 @@
 Each file is a subject: model, run, rows, training; ranges has the numbers that a field may be."""
 
 from lmgym.config.model import ModelConfig, OptimizerConfig
-from lmgym.config.ranges import SEED, Range, UpTo, check_ranges
+from lmgym.config.ranges import SEED, Range, UpTo, check_ranges, seed_settings
 from lmgym.config.rows import PASSAGE, VERDICT, ColumnConfig, RowsConfig, TextForm, check_eval_size
-from lmgym.config.run import LengthSettings, RunConfig, SharingConfig, StageConfig, Tracking, check_shared_settings
+from lmgym.config.run import (
+    FREE_SETTINGS,
+    LengthSettings,
+    RunConfig,
+    SharingConfig,
+    StageConfig,
+    Tracking,
+    check_shared_settings,
+)
 from lmgym.config.training import CapabilitiesConfig, SamplesConfig, TrainerConfig
 
 __all__ = [
+    "FREE_SETTINGS",
     "PASSAGE",
     "SEED",
     "VERDICT",
@@ -30,4 +39,5 @@ __all__ = [
     "check_eval_size",
     "check_ranges",
     "check_shared_settings",
+    "seed_settings",
 ]

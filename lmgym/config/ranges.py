@@ -61,6 +61,11 @@ SEED = Range(0, MOST_SEED)
 """of numpy and torch"""
 
 
+def seed_settings(kind: type) -> frozenset[str]:
+    """The fields of a dataclass that are seeds: those whose range is SEED."""
+    return frozenset(name for name, range in _ranges(kind).items() if range is SEED)
+
+
 def check_ranges(config: object) -> None:
     """Raises InputError for the first field, also of a group, that is outside its `Range`, in declaration order."""
     ranges = _ranges(type(config))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Output, checkpoints and limits of a run, its names on the hub and on trackers, and what all stages check."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal, Protocol
 
 from lmgym.config.model import ModelConfig, OptimizerConfig
@@ -68,6 +68,18 @@ class SharingConfig:
     """group of runs; None: WANDB_RUN_GROUP, or none"""
     wandb_tags: str | None = None
     """separated by commas; None: WANDB_TAGS, or none"""
+
+
+FREE_SETTINGS = frozenset(
+    {
+        *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
+        *("save_total_limit", "resume", "reshard", "stall_timeout"),
+        *("engine_memory", "engine_concurrency"),
+        *("capabilities", "capabilities_data", "capabilities_limit", "capabilities_batch"),
+        *(field.name for field in fields(SharingConfig)),
+    }
+)
+"""settings on which nothing of the training depends: they may differ between a run and its resumption, or its like"""
 
 
 class StageConfig(Protocol):

@@ -30,8 +30,10 @@ def lines(
     marks: Sequence[int] = (),
     kept: int | None = None,
     levels: Mapping[str, float] | None = None,
+    single: Mapping[str, Sequence[Points]] | None = None,
 ) -> Spec:
-    """Lines by name, with a band where points have low and high; dots too for the names in `points`.
+    """Lines by name, with a band where points have low and high; dots too for the names in `points`. Below them thin
+    lines of the `single` runs that a name stands for.
 
     `marks` are updates with a dashed vertical rule, `kept` is one with a solid rule; `levels` are named values of y,
     with a dashed horizontal one each.
@@ -50,6 +52,16 @@ def lines(
     if any("low" in row for row in rows) and len(series) <= MOST_BANDS:
         band = {"x": _axis("x", x), "y": _axis("low", y), "y2": {"field": "high"}, "color": color}
         layers.append({"transform": [WITH_BOUNDS], "mark": _band(), "encoding": band})
+    if single:
+        thin = [
+            row | {"run": f"{name} {place}"}
+            for name, runs in single.items()
+            for place, found in enumerate(runs)
+            for row in _rows(name, [point[:2] for point in thinned(found)])
+        ]
+        detail = {"detail": {"field": "run", "type": "nominal"}}
+        mark = {"type": "line", "strokeWidth": 1, "opacity": 0.45}
+        layers.append({"data": {"values": thin}, "mark": mark, "encoding": encoding | detail})
     layers.append({"mark": {"type": "line", "strokeWidth": 2}, "encoding": encoding})
     shown = [name for name in series if name in dotted or len(series[name]) < 3]
     if shown:

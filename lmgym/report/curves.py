@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lmgym.report.charts import Points, lines, scatter_path
+from lmgym.report.charts import MOST_BANDS, Points, lines, scatter_path
 from lmgym.report.glossary import definition
 from lmgym.report.panels import Panel, Table, figure
 from lmgym.report.run_files import RunFiles, is_number
 from lmgym.report.samples import shown
-from lmgym.statistics import ENDS
+from lmgym.statistics import ENDS, Bounds
 
 MOST_PROBE_SERIES = 6
 KL, OPTIMISED = "kl/reference", "reward, optimised"
 CAPABILITY = "eval/capability/"
+BANDS = "Bands are 95% intervals over held-out rows."
 NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity", "capability", "agreement")
 """second parts of metrics that are no evaluation set's"""
 
@@ -29,6 +30,8 @@ class Curve:
     y: str = ""
     within: str = ""
     """prefix of further metrics, whose labels are the rest of their names"""
+    bounds: Bounds | None = None
+    """within which every value lies"""
 
 
 CURVES = (
@@ -43,9 +46,10 @@ CURVES = (
     Curve(
         "accuracy",
         "Accuracy",
-        "Share of examples that the model gets right; the band is a 95% interval.",
+        "Share of examples that the model gets right.",
         {"training": "train/accuracy", "held out": "eval/accuracy|eval/token_accuracy"},
         "share of examples",
+        bounds=(0.0, 1.0),
     ),
     Curve(
         "margins",
@@ -84,7 +88,7 @@ CURVES = (
         "reward",
         "Reward",
         "Mean reward per episode: of the replies that the policy learned from, and of replies "
-        "to held-out prompts, with a 95% interval. Rollouts are of the policy before the updates of their iteration.",
+        "to held-out prompts. Rollouts are of the policy before the updates of their iteration.",
         {"rollouts": "reward/mean", "held out": "eval/reward/mean"},
         "reward",
     ),
@@ -105,15 +109,17 @@ CURVES = (
         {},
         "share of pairs",
         within="eval/agreement/",
+        bounds=(0.0, 1.0),
     ),
     Curve(
         "capabilities",
         "Capabilities",
-        "What the model can do besides the task that it is trained on, by lm-eval; bands are 95% intervals over "
-        "rows. Where a figure falls while the reward rises, the training costs that ability.",
+        "What the model can do besides the task that it is trained on, by lm-eval. "
+        "Where a figure falls while the reward rises, the training costs that ability.",
         {},
         "share of rows",
         within=CAPABILITY,
+        bounds=(0.0, 1.0),
     ),
     Curve(
         "kl",
@@ -144,6 +150,7 @@ CURVES = (
         "of words among replies to held-out prompts: where they fall, the policy repeats what the reward likes best.",
         {"openings": "eval/diversity/openings", "pairs of words": "eval/diversity/distinct_2"},
         "share",
+        bounds=(0.0, 1.0),
     ),
     Curve(
         "clip_fraction",
@@ -151,6 +158,7 @@ CURVES = (
         "Share of tokens whose ratio was clipped; above .3 the updates are too large.",
         {"clipped": "policy/clip_fraction"},
         "share of tokens",
+        bounds=(0.0, 1.0),
     ),
     Curve(
         "explained_variance",
@@ -197,7 +205,8 @@ def curves(run: RunFiles) -> list[Panel]:
             levels = reference_lines(run) if curve.id == "reward" else {}
             dots = [*_evaluated(curve), *further]
             chart = lines(series, "updates", curve.y, dots, sorted(set(marks)), run.kept_update, levels)
-            found.append(Panel(curve.id, curve.title, curve.about, chart, terms=_terms(run, curve.series)))
+            terms_of_lines = _terms(run, curve.series)
+            found.append(Panel(curve.id, curve.title, about_lines(curve, series), chart, terms=terms_of_lines))
         else:
             for label, points in series.items():
                 title = curve.title if len(curve.series) == 1 else f"{curve.title}: {label}"
@@ -242,6 +251,20 @@ def points_of(run: RunFiles, names: str) -> Points:
         if series := run.series(name):
             return _with_interval(run, name, _before_updates(run, series) if name == KL else series)
     return []
+
+
+def about_lines(curve: Curve, series: Mapping[str, Points]) -> str:
+    """What a curve's lines are, and their bands if there are any."""
+    has_bands = len(series) <= MOST_BANDS and any(len(point) == 4 for points in series.values() for point in points)
+    return f"{curve.about} {BANDS}" if has_bands else curve.about
+
+
+def bounds_of(names: str) -> Bounds | None:
+    """The bounds of a figure, named as in `points_of`; None where none are known."""
+    for curve in CURVES:
+        if names in curve.series.values() or (curve.within and names.startswith(curve.within)):
+            return curve.bounds
+    return None
 
 
 def _before_updates(run: RunFiles, series: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -71,6 +71,8 @@ class RunFiles:
     folder: Path
     problems: list[str] = field(default_factory=list)
     """a line on each file that could not be read"""
+    killed: bool = False
+    """run.json says that the run is going on, and no process holds its folder"""
     _samples: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
 
     @cached_property
@@ -83,7 +85,8 @@ class RunFiles:
             wrong.append("data")
         if wrong:
             self.problems.append(f"run.json: {', '.join(wrong)} cannot be read; needed: objects")
-        return {name: value for name, value in record.items() if name not in wrong}
+        ended = {"outcome": "killed"} if self.killed else {}
+        return {name: value for name, value in record.items() if name not in wrong} | ended
 
     @cached_property
     def former(self) -> list[Row]:

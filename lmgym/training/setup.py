@@ -3,13 +3,12 @@
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from lmgym.config import RunConfig, SharingConfig, StageConfig
+from lmgym.config import FREE_SETTINGS, RunConfig, StageConfig
 from lmgym.console import say
 from lmgym.data.batching import UpdateSampler
 from lmgym.data.rejections import Rejection, Tally, write_rejections
@@ -36,14 +35,6 @@ from lmgym.training.reporting import show_notes
 
 EVALUATIONS = 5
 CHECKPOINTING = {"use_reentrant": False, "context_fn": checkpoint_contexts}
-# what may differ between a run and its resumption: nothing of the training depends on it
-FREE_SETTINGS = {
-    *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
-    *("save_total_limit", "resume", "reshard", "stall_timeout"),
-    *("engine_memory", "engine_concurrency"),
-    *("capabilities", "capabilities_data", "capabilities_limit", "capabilities_batch"),
-    *(field.name for field in fields(SharingConfig)),
-}
 
 
 class RecordedData(Protocol):
