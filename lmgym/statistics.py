@@ -57,9 +57,10 @@ class Estimate:
 
     def within(self, bounds: Bounds) -> "Estimate":
         """The part of the interval in which the figure can lie: accuracies of 5 seeds do not reach above 1."""
-        if self.low is None or self.high is None:
+        if self.value is None or self.low is None or self.high is None:
             return self
-        return replace(self, low=max(bounds[0], self.low), high=min(bounds[1], self.high))
+        low, high = min(bounds[0], self.value), max(bounds[1], self.value)
+        return replace(self, low=max(low, self.low), high=min(high, self.high))
 
     def interval(self, spec: str) -> str:
         """`0.012 to 0.106`, or a dash."""

@@ -1,5 +1,6 @@
 """Curves of a run over its updates: which metrics belong on one chart, and what a reader should look for."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,6 +72,7 @@ CURVES = (
         "Of an output token of held-out rows; lower is better.",
         {"held out": "eval/perplexity"},
         "perplexity",
+        bounds=(1.0, math.inf),
     ),
     Curve(
         "calibration_curve",
@@ -128,6 +130,7 @@ CURVES = (
         "updates.",
         {"KL": "kl/reference|eval/kl"},
         "nats per reply",
+        bounds=(0.0, math.inf),
     ),
     Curve(
         "lengths",
@@ -135,6 +138,7 @@ CURVES = (
         "Lengths that fall to a few tokens or rise to the limit are a sign of a reward that can be exploited.",
         {"rollouts": "rollout/reply_tokens", "held out": "eval/rollout/reply_tokens|eval/samples/tokens"},
         "tokens",
+        bounds=(0.0, math.inf),
     ),
     Curve(
         "entropy",
@@ -261,8 +265,10 @@ def about_lines(curve: Curve, series: Mapping[str, Points]) -> str:
 
 def bounds_of(names: str) -> Bounds | None:
     """The bounds of a figure, named as in `points_of`; None where none are known."""
+    given = set(names.split("|"))
     for curve in CURVES:
-        if names in curve.series.values() or (curve.within and names.startswith(curve.within)):
+        own = {name for names in curve.series.values() for name in names.split("|")}
+        if given & own or (curve.within and names.startswith(curve.within)):
             return curve.bounds
     return None
 

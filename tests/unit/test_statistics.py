@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -218,6 +219,19 @@ def test_without_variance_equal_figures_do_not_differ_and_others_cannot_be_teste
     assert found.difference == 1
     assert all(math.isnan(value) for value in (found.low, found.high, found.p_value))
     assert compare(shares([0, 1, 0]), shares([0, 1, 0]), paired=True).p_value == 1.0
+
+
+def test_differences_that_are_equal_but_for_rounding_cannot_be_tested() -> None:
+    a, b = np.array([0.1, 0.2, 0.3]), np.array([0.4, 0.5, 0.6])
+    assert 0 < (b - a).std() < 1e-15
+    assert math.isnan(compare(Ratio(a, np.ones(3)), Ratio(b, np.ones(3)), paired=True).p_value)
+
+
+def test_an_interval_ends_where_the_figure_cannot_lie() -> None:
+    found = mean([0.99, 1.0, 0.98])
+    assert found.within((0, 1)) == replace(found, high=1)
+    assert found.within((0.995, 2)).low == found.value  # a value outside of its bounds stays in its interval
+    assert mean([0.5]).within((0, 1)) == mean([0.5])
 
 
 def test_too_few_users_and_pairs_of_others_are_refused() -> None:
