@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import needs_chromium, open_page
 from scipy import stats
 
 from lmgym.config import FREE_SETTINGS, OptimizerConfig, seed_settings
@@ -249,3 +250,15 @@ def test_a_curve_is_the_mean_over_the_updates_that_all_finished_runs_have_over_t
 def test_an_ignored_setting_that_no_run_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--ignore comit: no run has a setting of that name; did you mean commit"):
         Comparison.of(several(tmp_path, "a", [0.6, 0.7]), ["comit"])
+
+
+@needs_chromium
+def test_the_page_of_methods_is_drawn_and_fits_a_phone(tmp_path: Path) -> None:
+    folders = several(tmp_path, "a", [0.6, 0.7]) + several(tmp_path, "b", [0.8], config={"learning_rate": 1})
+    page = tmp_path / "comparison.html"
+    page.write_text(Comparison.of(folders).page())
+    with open_page(page, 390) as opened:
+        assert opened.page.get_by_test_id("panel-accuracy").locator(".legend bdi").all_inner_texts() == ["a_s*", "b_s0"]
+        lines = opened.page.get_by_test_id("panel-accuracy").locator("svg .mark-line path")
+        assert lines.count() == 5  # three runs, a mean, and the run of the other method
+        assert (opened.said, opened.overflows) == ([], False)
