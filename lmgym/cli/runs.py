@@ -118,13 +118,13 @@ def _show_unfinished(runs: Sequence[ListedRun]) -> None:
 
 
 def _show_next(runs: Sequence[ListedRun]) -> None:
-    """The commands to type next: for the newest run of each experiment that is finished or runs, and to compare it with
-    the one before.
+    """The commands to type next: for the newest run of each name and stage that is finished or runs, and to compare it
+    with the one before.
     """
-    by_name: dict[str, list[ListedRun]] = {}
+    by_name: dict[tuple[str, str], list[ListedRun]] = {}
     for run in runs:
         if not run.unfinished:
-            by_name.setdefault(run.text("name"), []).append(run)
+            by_name.setdefault((run.text("stage"), run.text("name")), []).append(run)
     if by_name:
         say()
         say("next:")

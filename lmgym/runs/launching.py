@@ -13,15 +13,18 @@ from typing import NamedTuple, NoReturn
 
 import click
 
-from lmgym.config import Range
+from lmgym.config import Range, RunConfig
 from lmgym.console import say
-from lmgym.errors import InputError, did_you_mean, found_from, shown, shown_path
+from lmgym.errors import NAME, InputError, did_you_mean, found_from, shown, shown_path
 from lmgym.runs.flags import USAGE
 from lmgym.runs.launch import STAGES
+from lmgym.runs.layout import RUN_FILES
+from lmgym.runs.locks import NAME as LOCK
 from lmgym.runs.signals_to_ranks import PREFIX
 
 APPS = Path(__file__).parents[1] / "apps"
 MOST_PROCESSES = 1024
+LONGEST_NAME = 60  # of a run that is called after its rows
 HELP = {"-h", "--help"}
 
 
@@ -116,15 +119,49 @@ def command_for(word: str) -> str | None:
 def choose_experiment(word: str, words: Sequence[str]) -> tuple[Path, list[str]]:
     """The file and the flags of `lmgym train WORD WORDS`, which begin with an experiment, with data or with a flag.
 
-    Prints which experiment runs if none is named. Raises InputError for a first word that is none of these.
+    Prints which experiment runs if none is named: the run is then called after its rows, where it has its own. Raises
+    InputError for a first word that is none of these.
     """
     form, first = FORMS[word], words[0]
     is_data = first not in experiments(form.stage) and _is_data(first)
     if not is_data and not first.startswith("-"):
         return find_experiment(first, [form.stage]), [*form.flags, *words[1:]]
     say(f"experiment: {form.experiment} (lmgym train {word} --help describes the others)")
-    data = [f"--{'prompts' if form.stage == 'ppo' else 'dataset'}", first] if is_data else [first]
-    return experiments(form.stage)[form.experiment], [*form.flags, *data, *words[1:]]
+    flag = f"--{'prompts' if form.stage == 'ppo' else 'dataset'}"
+    given = [flag, first, *words[1:]] if is_data else list(words)
+    data = last_value(flag, given)
+    named = ["--name", name_of_rows(data)] if data else []
+    return experiments(form.stage)[form.experiment], [*form.flags, *named, *given]
+
+
+def last_value(flag: str, words: Sequence[str]) -> str:
+    """The value that counts of a flag, `--flag value` or `--flag=value`; empty without one."""
+    found = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == flag and not following.startswith("--"):
+            found = following
+        elif word.startswith(f"{flag}="):
+            found = word.removeprefix(f"{flag}=")
+    return found
+
+
+def name_of_rows(source: str) -> str:
+    """The name of a run on files, folders or hub ids, separated by commas: `pairs` of data/pairs.jsonl.gz; `pairs_run`
+    where its folder, outputs/pairs, holds something else, such as these rows.
+    """
+    paths = [Path(os.path.abspath(os.path.expanduser(one))) for one in source.split(",") if one]
+    names = [re.sub(r"(\.[a-z]+)+$", "", path.name, flags=re.IGNORECASE) for path in paths]
+    letters = re.sub(r"[^A-Za-z0-9_.-]+", "_", "_".join(names))[:LONGEST_NAME]
+    name = letters if NAME.fullmatch(letters) else "rows"
+    return f"{name}_run" if _is_taken(Path(RunConfig().folder(name))) else name
+
+
+def _is_taken(folder: Path) -> bool:
+    """True for a file, and for a folder with files of which none is a run's or its lock."""
+    if not folder.is_dir():
+        return folder.exists()
+    found = set(os.listdir(folder))
+    return bool(found) and not found & {*RUN_FILES, LOCK}
 
 
 def _is_data(word: str) -> bool:

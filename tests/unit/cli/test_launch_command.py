@@ -56,13 +56,13 @@ def test_torchrun_on_each_host_meets_at_the_first_one(folder: Path) -> None:
     assert list(found) == ["node-a", "user@node-b", "node-c"]
     for place, (slots, words) in enumerate(zip((2, 2, 4), found.values(), strict=True)):
         assert words[:3] == [sys.executable, "-m", "torch.distributed.run"]
-        flags = dict(zip(words[3:-7:2], words[4:-7:2], strict=True))
+        flags = dict(zip(words[3:-9:2], words[4:-9:2], strict=True))
         assert flags.pop("--master_port").startswith("2")
         assert flags == {
             "--nnodes": "3", "--nproc_per_node": str(slots), "--node_rank": str(place), "--master_addr": "node-a",
         }  # fmt: skip
-        script = [str(ROOT / "reward_models/experiments/hh_pairwise.py"), "--dataset", "pairs.jsonl", "--model", "m"]
-        assert words[-7:] == [*script, "--learning_rate", "1e-5"]
+        script = [str(ROOT / "reward_models/experiments/hh_pairwise.py"), "--name", "pairs"]
+        assert words[-9:] == [*script, "--dataset", "pairs.jsonl", "--model", "m", "--learning_rate", "1e-5"]
     assert "--submit" in said
 
 

@@ -21,10 +21,12 @@ from lmgym.runs.launching import (
     FORMS,
     OTHER_NAMES,
     STAGES,
+    choose_experiment,
     count_processes,
     experiments,
     find_experiment,
     launch_command,
+    name_of_rows,
     summary,
 )
 
@@ -92,16 +94,32 @@ def test_a_file_needs_an_experiment_where_no_stage_is_named() -> None:
 @pytest.mark.parametrize(
     ("words", "file", "flags"),
     [
-        ("reward pairs.jsonl --model m", "reward_models/experiments/hh_pairwise.py", "--dataset pairs.jsonl --model m"),
+        (
+            "reward pairs.jsonl --model m",
+            "reward_models/experiments/hh_pairwise.py",
+            "--name pairs --dataset pairs.jsonl --model m",
+        ),
         ("reward --model m", "reward_models/experiments/hh_pairwise.py", "--model m"),
-        ("sft folder --model m", "sft/experiments/chat.py", "--dataset folder --model m"),
-        ("dpo --dataset pairs.jsonl --model m", "preferences/experiments/dpo.py", "--dataset pairs.jsonl --model m"),
-        ("dpo owner/pairs --seed=1", "preferences/experiments/dpo.py", "--dataset owner/pairs --seed=1"),
+        ("sft folder --model m", "sft/experiments/chat.py", "--name folder --dataset folder --model m"),
+        (
+            "dpo --dataset pairs.jsonl --model m",
+            "preferences/experiments/dpo.py",
+            "--name pairs --dataset pairs.jsonl --model m",
+        ),
+        ("dpo owner/pairs --seed=1", "preferences/experiments/dpo.py", "--name pairs --dataset owner/pairs --seed=1"),
         ("dpo iterative_dpo", "preferences/experiments/iterative_dpo.py", ""),
-        ("preference pairs.jsonl,owner/pairs", "preferences/experiments/dpo.py", "--dataset pairs.jsonl,owner/pairs"),
-        ("kto pairs.jsonl", "preferences/experiments/kto_thumbs.py", "--dataset pairs.jsonl"),
-        ("ppo pairs.jsonl --scorers a=b", "ppo/experiments/hh_harmless.py", "--prompts pairs.jsonl --scorers a=b"),
-        ("grpo pairs.jsonl", "ppo/experiments/hh_harmless.py", "--method grpo --prompts pairs.jsonl"),
+        (
+            "preference pairs.jsonl,owner/pairs",
+            "preferences/experiments/dpo.py",
+            "--name pairs_pairs --dataset pairs.jsonl,owner/pairs",
+        ),
+        ("kto pairs.jsonl", "preferences/experiments/kto_thumbs.py", "--name pairs --dataset pairs.jsonl"),
+        (
+            "ppo pairs.jsonl --scorers a=b",
+            "ppo/experiments/hh_harmless.py",
+            "--name pairs --prompts pairs.jsonl --scorers a=b",
+        ),
+        ("grpo pairs.jsonl", "ppo/experiments/hh_harmless.py", "--method grpo --name pairs --prompts pairs.jsonl"),
         ("grpo maths --method dapo", "ppo/experiments/maths.py", "--method grpo --method dapo"),
         ("rloo --lam 1", "ppo/experiments/hh_harmless.py", "--method rloo --lam 1"),
         ("reward hh_pairwise --lam 1", "reward_models/experiments/hh_pairwise.py", "--lam 1"),
@@ -121,6 +139,40 @@ def test_short_forms_run_an_experiment_of_their_stage(words: str, file: str, fla
     second = words.split()[1]
     named = second in {name for stage in STAGES for name in experiments(stage)} or second == "mine.py"
     assert said == "" if named else said.startswith(f"experiment: {Path(file).stem} (lmgym train ")
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        ("data/pairs.jsonl", "pairs"),
+        ("../My Pairs.v2.jsonl.gz", "My_Pairs.v2"),
+        ("a.csv,b.parquet", "a_b"),
+        ("Anthropic/hh-rlhf", "hh-rlhf"),
+        ("~/x/...", "rows"),
+        ("x" * 300, "x" * 60),
+        ("outputs/chats", "chats_run"),  # or the run would write into its own rows
+        ("world.jsonl", "world_run"),
+        ("done.jsonl", "done"),  # a further run, which gets a number
+        ("killed.jsonl", "killed"),
+    ],
+)
+def test_a_run_is_called_after_its_rows(rows: str, name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (
+        "outputs/chats/a.jsonl",
+        "outputs/world/users.parquet",
+        "outputs/done/run.json",
+        "outputs/killed/.lock",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    assert name_of_rows(rows) == name
+
+
+def test_the_last_rows_that_are_given_count_and_a_typed_name_comes_behind() -> None:
+    words = ["--dataset", "a.jsonl", "--dataset=b.jsonl", "--name", "mine"]
+    _, flags = choose_experiment("reward", words)
+    assert flags == ["--name", "b", *words]  # of a flag that is repeated the last counts
 
 
 def test_every_form_has_an_experiment_of_its_stage_and_every_other_name_a_form() -> None:
