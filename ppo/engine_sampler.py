@@ -11,7 +11,7 @@ Design decisions:
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -22,6 +22,7 @@ from lmgym.console import say
 from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank
 from lmgym.errors import InputError, ServerError, one_line
+from lmgym.generation.layer_samples import sample_layers
 from lmgym.generation.local_generation import end_ids
 from lmgym.generation.model_specs import read_model_spec
 from lmgym.generation.protocol import Sampling
@@ -38,10 +39,12 @@ from ppo.sync_proof import (
     Gap,
     Probe,
     gap_to,
-    probe_prompt,
+    probe_prompts,
     prove_transfer,
+    refuse_other_layers,
     refuse_other_weights,
     trainer_logprobs,
+    trainer_rounding,
     weight_buckets,
     whole_shape,
 )
@@ -62,7 +65,7 @@ def server_options(config: PPOConfig, max_length: int) -> ServerOptions:
         seed=config.optimizer.seed % 2**31,
         memory_fraction=config.engine.engine_memory,
         max_lora_rank=config.policy.lora_rank,
-        receives_weights=not config.policy.lora_rank,
+        receives_weights=True,
         trust_remote_code=config.policy.trust_remote_code,
         served_name="policy",
     )
@@ -93,7 +96,7 @@ class EngineSampler:
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self.adapters = has_adapters(self.actor.policy)
         self._trained = [(name, p) for name, p in self.actor.policy.named_parameters() if p.requires_grad]
-        self._prompt = probe_prompt(prompts, max_length - PROBE_TOKENS)
+        self._prompts = probe_prompts(prompts, max_length - PROBE_TOKENS)
         self._max_length, self._tokenizer = max_length, tokenizer
         if rank() == 0:
             shutil.rmtree(folder / "adapters", ignore_errors=True)  # of a run that was killed
@@ -106,7 +109,12 @@ class EngineSampler:
         """the engine's version at the last sync"""
         self.gap, self.seconds = Gap(0.0, 0.0), 0.0
         """of the last sync"""
+        self._rounding: float | None = None
+        """the trainer's own, at the last proof"""
+        self._since_proof, self._proofs, self._found = 0, 0, set[str]()
+        """syncs since the last proof, proofs, and the layers that were found at the servers"""
         self.generator = self._start()
+        self._compares = self._on_main(self._can_compare)
 
     def _start(self) -> VLLMGenerator:
         def start() -> tuple[list[str], str, str]:
@@ -117,7 +125,7 @@ class EngineSampler:
                 return [self._server.url], "policy", secrets.token_hex(3)
             given = read_model_spec(self.config.engine.engine or "")
             urls = [url.removesuffix("/v1") for url in given.urls]
-            known = self._tokenizer, self._prompt, self._max_length
+            known = self._tokenizer, self._prompts[0], self._max_length
             names = {refuse_unfit_server(url, given.model, *known) for url in urls}
             if len(names) > 1:
                 raise InputError(f"the servers serve {', '.join(sorted(names))}; needed: one model, as vllm:URL#model")
@@ -128,24 +136,34 @@ class EngineSampler:
         eos = end_ids(causal, self._tokenizer)
         settings = causal.generation_config
         generator = VLLMGenerator(urls, model, self._tokenizer, eos, self._max_length, settings, concurrency)
-        self._on_main(lambda: refuse_lying_server(generator, self._prompt))
+        self._on_main(lambda: refuse_lying_server(generator, self._prompts[0]))
         return generator
 
-    def sync(self, version: int = 0) -> None:
+    def sync(self, version: int = 0, proves: bool = False) -> None:
         """Give the servers the engine's weights of this version, and prove that they have them.
 
-        Raises InputError if they do not, and ServerError for a dead server.
+        The proof with changed weights is that of the first sync, and of every `prove_every` of them; of this one too
+        with `proves`, even of weights that the servers have. Raises SyncError if they do not have them, and ServerError
+        for a dead server.
         """
-        if version == self.version:
+        if version == self.version and not proves:
             return
-        began = time.monotonic()
-        precision, probes = self.config.policy.precision, self._send_and_probe
-        if self.version < 0:
-            prove_transfer(self.engine, self._trained, precision, self.device, probes)
-        found = probes()
-        self.gap = gap_to(trainer_logprobs(self.engine, found, self.device), found)
-        where = f"after the sync of version {version}"
-        raise_on_all_ranks(lambda: refuse_other_weights(self.gap, precision, where))
+        began, precision, where = time.monotonic(), self.config.policy.precision, f"after the sync of version {version}"
+        proves = proves or self.version < 0 or self._since_proof + 1 >= self.config.engine.prove_every
+        layers: Mapping[str, float] = {}
+        if proves:
+            given = self.engine, self._trained, precision, self.device
+            layers = prove_transfer(*given, self._send_and_probe, self._compare_layers)
+        found = self._send_and_probe()
+        trainer = trainer_logprobs(self.engine, found, self.device)
+        self.gap = gap_to(trainer, found)
+        if proves:
+            self._rounding = trainer_rounding(self.actor, trainer, found, precision, self.device)
+            now = self._compare_layers()
+            raise_on_all_ranks(lambda: self._found.update(refuse_other_layers(layers, now, self._found, precision)))
+            self._say_compared(len(now))
+        raise_on_all_ranks(lambda: refuse_other_weights(self.gap, precision, where, self._rounding))
+        self._since_proof = 0 if proves else self._since_proof + 1
         self.version, self.seconds = version, time.monotonic() - began
 
     def refuse_stale(self, version: int) -> None:
@@ -177,6 +195,7 @@ class EngineSampler:
         if self._sender is not None:
             self._sender.close()
         self._loaded, self._sender, self.version = [], None, -1
+        self._compares = self._on_main(self._can_compare)
 
     def _await(self, url: str, error: Exception) -> None:
         end, said = time.monotonic() + AWAITED_SECONDS, False
@@ -215,11 +234,45 @@ class EngineSampler:
         return self._on_main(self._ask_probes)
 
     def _ask_probes(self) -> list[Probe]:
-        """Each server's reply to the prompt, twice: the second time from its prefix cache."""
+        """Each server's replies to the prompts, and to the first once more, from its prefix cache."""
         sampling = Sampling(PROBE_TOKENS, self.config.rollout.temperature, seed=PROBE_SEED, ends_at_eos=False)
         servers = [replace(self.generator, urls=[url]) for url in self.generator.urls]
-        asked = [one.generate([self._prompt], 1, sampling) for one in servers for _ in range(2)]
-        return [(self._prompt, reply) for [[reply]] in asked]
+        prompts = [*self._prompts, self._prompts[0]]
+        return [(prompt, one.generate([prompt], 1, sampling)[0][0]) for one in servers for prompt in prompts]
+
+    def _can_compare(self) -> bool:
+        """False, with a line, if a server lacks lmgym's receiver."""
+        for url in self.generator.urls:
+            try:
+                VLLMServerClient(url).call("lmgym_ready", 60.0)
+            except (InputError, ServerError) as error:
+                say(
+                    f"{url} has no receiver of lmgym ({one_line(str(error), 80)}): its layers are not compared with "
+                    "the trainer's, its log-probabilities are; lmgym engine serve starts one that has it"
+                )
+                return False
+        return True
+
+    def _compare_layers(self) -> dict[str, float]:
+        """How far the servers' layers are from the trainer's, by name; empty without a receiver. Collective."""
+        if not self._compares:
+            return {}
+        self._proofs += 1
+        served = getattr(torch, DTYPES[self.config.policy.precision])
+        samples = sample_layers(self.actor.decoder, served, self._proofs)
+
+        def compare() -> dict[str, float]:
+            given = {"samples": samples, "newest_adapter": self.adapters}
+            found = [VLLMServerClient(url).call("lmgym_compare", 600.0, **given) for url in self.generator.urls]
+            # workers share a layer: the one that has the sampled part counts
+            servers = [{name: min(one[name] for one in workers) for name in workers[0]} for workers in found]
+            return {name: max(one[name] for one in servers) for name in servers[0]}
+
+        return self._on_main(compare)
+
+    def _say_compared(self, layers: int) -> None:
+        if rank() == 0 and layers and self.version < 0:
+            say(f"{len(self._found)} of {layers} trained layers and weights of the server follow the trainer's")
 
     def _send_adapter(self) -> None:
         weights: dict[str, torch.Tensor] = {}

@@ -3,6 +3,7 @@
 The frozen layers run once per iteration: their states serve policy, values, reference and every epoch.
 """
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -34,6 +35,12 @@ class LogprobMismatch:
     """KL(sampler || trainer), nats per token, estimated on the tokens that have loss"""
     chi_square: float = 0.0
     """of the trainer against the sampler, on the same tokens"""
+    ratio: float = 1.0
+    """mean of the trainer's probability over the sampler's, on the same tokens"""
+    ratio_error: float = 0.0
+    """its standard error; a token's ratio has mean 1 given those before it, so that tokens are uncorrelated"""
+    far: float = 0.0
+    """share of these tokens whose probabilities differ by a factor of 2 or more"""
 
 
 @final
@@ -168,14 +175,11 @@ def mismatch_of(rollouts: Rollouts, tokens: torch.Tensor, logprobs: torch.Tensor
     sampled, has_loss = rollouts.sampler_logprobs[tokens], rollouts.loss_mask[tokens]
     difference = (logprobs - sampled).abs().double().nan_to_num(float("inf"))  # NaN would hide in a maximum
     gap = gap_sums(logprobs[has_loss], sampled[has_loss])
-    sums = torch.tensor([difference.sum(), len(sampled), gap["kl"], gap["chi_square"], has_loss.sum()]).double()
-    total, number, kl, chi_square, with_loss = sum_over_ranks(sums).tolist()
+    sums = torch.tensor([difference.sum(), len(sampled), *gap.values(), has_loss.sum()]).double()
+    total, number, *of_loss, with_loss = sum_over_ranks(sums).tolist()
     largest = max_over_ranks(difference.max() if len(difference) else torch.zeros((), dtype=torch.float64)).item()
-    shares = (
-        total / max(1.0, number),
-        largest,
-        int(number),
-        kl / max(1.0, with_loss),
-        chi_square / max(1.0, with_loss),
-    )
-    return LogprobMismatch(*shares)
+    kl, ratio, squares, far = (value / max(1.0, with_loss) for value in of_loss)
+    if not with_loss:
+        return LogprobMismatch(total / max(1.0, number), largest, int(number))
+    error = math.sqrt(max(0.0, squares - ratio * ratio) / with_loss)
+    return LogprobMismatch(total / max(1.0, number), largest, int(number), kl, squares - 1, ratio, error, far)

@@ -23,6 +23,7 @@ from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.training.reporting import show_notes
 from ppo.check import Plan
+from ppo.experience import LogprobMismatch
 from ppo.journal import Journal
 from ppo.monitoring.metrics import Clock, TimedReward, text_sums
 from ppo.rollouts import Played, roll_out
@@ -67,6 +68,25 @@ class PendingRollouts:
         if self._next is None and self.in_thread:
             self._next = self._play_in_thread(iteration)
         self._next = self._next or self._play(iteration, clock)
+
+    def watch(self, mismatch: LogprobMismatch | None, clock: Clock) -> list[str]:
+        """Judge what a server sampled by its distance from the trainer: a breach syncs and proves the weights again.
+
+        Returns a warning after a good proof. Raises SyncError after one that failed. Collective.
+        """
+        c, state = self.c, self.state
+        found = state.watch.breaches(mismatch) if mismatch and c.sampler.runs_elsewhere else []
+        if not found:
+            return []
+        self.join(clock)
+        wrong, which = "; ".join(found), f"iteration {state.iteration + 1}"
+        show_notes([f"{which}: {wrong}; the server's weights are synced and proved again"], self.run)
+        sync(c, self.run, self.supervisor, proves=True)
+        mode, cap = self.plan.config.correction
+        return [
+            f"warning: the replies of {which} do not fit the trainer ({wrong}), though a new proof shows that the "
+            f"server has its weights; the run goes on, corrected by {mode}, {cap:g}"
+        ]
 
     def join(self, clock: Clock) -> None:
         """Wait for what is in flight. Raises on all ranks what failed on one. Collective."""
@@ -133,9 +153,12 @@ class PendingRollouts:
         return played
 
 
-def sync(c: TrainingComponents, run: Run, supervisor: Supervisor) -> None:
-    """Give the sampler the trained weights. Nothing may be in flight. Collective."""
-    recovering(c, run, supervisor, lambda: c.sampler.sync(c.engine.version), lambda: None)
+def sync(c: TrainingComponents, run: Run, supervisor: Supervisor, proves: bool = False) -> None:
+    """Give the sampler the trained weights, and with `proves` prove that it has them. Nothing may be in flight.
+
+    Raises SyncError if it does not have them. Collective.
+    """
+    recovering(c, run, supervisor, lambda: c.sampler.sync(c.engine.version, proves), lambda: None)
 
 
 def recovering(

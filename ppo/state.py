@@ -31,6 +31,7 @@ from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
 from ppo.actor_critic import ActorCritic
 from ppo.algorithms.kl import AdaptiveKL
 from ppo.config import CriticConfig, PPOConfig
+from ppo.monitoring.sampler_watch import SamplerWatch
 
 LOOP = "loop.json"
 
@@ -62,6 +63,8 @@ class LoopState:
     """of rollout scores"""
     scorer_moments: dict[str, tuple[float, float]] | None = None
     alarm: Alarm = field(default_factory=Alarm)
+    watch: SamplerWatch = field(default_factory=SamplerWatch)
+    """over a server that samples"""
     iteration: int = 0
     """the next one"""
     first_length: float = 0.0
@@ -101,6 +104,7 @@ class LoopState:
             "moments": self.moments.state_dict(),
             "scorer_moments": self.scorer_moments,
             "alarm": self.alarm.state_dict(),
+            "watch": self.watch.state_dict(),
             "iteration": self.iteration,
             "first_length": self.first_length,
             "before": self.before,
@@ -116,6 +120,7 @@ class LoopState:
         self.kl.load_state_dict(saved["kl"])
         self.moments.load_state_dict(saved["moments"])
         self.alarm.load_state_dict(saved["alarm"])
+        self.watch.load_state_dict(saved.get("watch", {}))
         moments = saved["scorer_moments"]
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
         self.iteration, self.first_length = int(saved["iteration"]), float(saved["first_length"])

@@ -21,6 +21,7 @@ from lmgym.distributed.ranks import rank, stop_distributed, sum_over_ranks, worl
 from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import number_groups, reward_spread
 from lmgym.environments.scorer_reward import RecordingScorer, ScorerReward, reference_moments, to_moments
+from lmgym.errors import SERVER_FAILED, RunStopped
 from lmgym.runs.conclusion import conclude
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -61,6 +62,7 @@ from ppo.pending import PendingRollouts, recovering, sync
 from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_idle_agents, share_of_iteration
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
+from ppo.sync_proof import SyncError
 from ppo.task_setups import EVAL_SCORER, Prepare
 
 
@@ -91,7 +93,10 @@ def _run(plan: Plan) -> Path:
         components = set_up(plan, run, supervisor)
         with closing(components.sampler):
             state = _start(plan, components, run, supervisor, checkpoint)
-            metrics = _loop(plan, components, state, run, supervisor)
+            try:
+                metrics = _loop(plan, components, state, run, supervisor)
+            except SyncError as error:
+                raise _stop_unproved(error, plan, components, state, supervisor) from error
         last = plan.iterations * plan.updates_per_iteration
         notes = save_last(plan.config, components, state, run, supervisor, last, metrics)
         failures = failure_notes(run.folder, plan.config.rollout.num_rollouts) if run.is_main else []
@@ -141,6 +146,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         evaluates = is_due(iteration + 1, config.run.eval_updates, updates, iterations)
         mismatch = c.experience.measure(rollouts, compares=iteration == 0, shows_kl=evaluates)
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
+        notes += pending.watch(mismatch, clock)
         spread = _spread(config, played, groups)
         show_notes(notes + reward_notes(config, state, episodes, spread), run)
 
@@ -164,7 +170,11 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         if evaluates:
             pending.join(clock)
             clock.phase("evaluate")
-            metrics |= _evaluate(config, c, state, run, supervisor, update)
+            try:
+                metrics |= _evaluate(config, c, state, run, supervisor, update)
+            except SyncError:
+                run.log(update, metrics)  # the checkpoint that is saved now has these updates
+                raise
             keep_best(config, c, state, run, supervisor, update, metrics)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         _report(plan, c, state, run, metrics)
@@ -192,6 +202,20 @@ def _save(
         supervisor.save(update, lambda folder: write_state(folder, c.engine, state), c.engine.module)
     if leaving:
         supervisor.stop_interrupted(update)
+
+
+def _stop_unproved(
+    error: SyncError, plan: Plan, c: TrainingComponents, state: LoopState, supervisor: Supervisor
+) -> Exception:
+    """The end of a run whose server does not have the trainer's weights: with a checkpoint of these, once there is
+    something to save. The state is that between two iterations. Collective.
+    """
+    if not state.iteration:
+        return error
+    update = state.iteration * plan.updates_per_iteration
+    supervisor.save(update, lambda folder: write_state(folder, c.engine, state), c.engine.module)
+    why = f"{error}; the trainer's weights are saved after update {update:,}: the same command goes on from there"
+    return RunStopped(why, "server_failed", SERVER_FAILED)
 
 
 def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metrics: dict[str, float]) -> None:

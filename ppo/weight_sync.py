@@ -53,8 +53,8 @@ class Sampler(Protocol):
         """The policy with whole weights, if they are in this process."""
         ...
 
-    def sync(self, version: int = 0) -> None:
-        """Take the engine's weights, of this version."""
+    def sync(self, version: int = 0, proves: bool = False) -> None:
+        """Take the engine's weights, of this version, and with `proves` prove that they are those that sample."""
         ...
 
     def refuse_stale(self, version: int) -> None:
@@ -118,8 +118,11 @@ class SamplingPolicy:
         """Does nothing."""
 
     @torch.no_grad()
-    def sync(self, version: int = 0) -> None:
-        """Copy the engine's weights of this version, frozen ones only once. Collective under ZeRO-3."""
+    def sync(self, version: int = 0, proves: bool = False) -> None:
+        """Copy the engine's weights of this version, frozen ones only once. Collective under ZeRO-3.
+
+        `refuse_stale` is the proof here.
+        """
         pairs = self._pairs if self.copied else []
         due = [(p, own) for _, p, own in pairs if own is not p and (p.requires_grad or not self._synced)]
         for bucket in in_buckets(due, [own.numel() * p.element_size() for p, own in due], BUCKET_BYTES):

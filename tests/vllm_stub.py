@@ -1,10 +1,11 @@
 """A server with the part of vLLM's HTTP that training uses, over our own engine: `python vllm_stub.py MODEL [LIE ...]`.
 
 It receives weights by the real `WeightReceiver`, and loads adapters by peft. Each LIE is a fault that real servers have
-had. Prints its port. Its process can be killed as a real one.
+had; LIE@N begins with transfer N. Prints its port. Its process can be killed as a real one.
 """
 
 import copy
+import dataclasses
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
-from lmgym.generation.vllm_plugin.lmgym_vllm import WeightReceiver
+from lmgym.generation.vllm_plugin.lmgym_vllm import WeightReceiver, compare_layers
 
 MODEL, LIES = sys.argv[1], set(sys.argv[2:])
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
@@ -31,7 +32,7 @@ class Worker(WeightReceiver):
         self.model_runner = self
         self.models = {"policy": self.load()}
         self.seen: dict[tuple, LocalGenerator] = {}
-        self.lock = threading.Lock()
+        self.lock, self.transfers = threading.Lock(), 0
 
     def load(self):
         return AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
@@ -39,23 +40,42 @@ class Worker(WeightReceiver):
     def get_model(self):
         return self.models["policy"]
 
+    def lies(self, lie: str) -> bool:
+        """It has this fault now."""
+        return lie in LIES or any(
+            one.startswith(f"{lie}@") and self.transfers >= int(one.partition("@")[2]) for one in LIES
+        )
+
     @torch.no_grad()
     def reload_weights(self, weights_iterator) -> None:
+        self.transfers += 1
         model = copy.deepcopy(self.models["policy"])
         own = dict(model.named_parameters())
         for name, weight in weights_iterator:
-            if not ("keeps_weights" in LIES or ("misses_norms" in LIES and "norm" in name)):
+            if not (
+                self.lies("keeps_weights")
+                or (self.lies("misses_norms") and "norm" in name)
+                or (self.lies("keeps_a_layer") and name.endswith("layers.1.mlp.up_proj.weight"))
+            ):
                 own[name].copy_(weight)
-        self.models["policy"] = model
+        late, self.former = getattr(self, "former", model), model
+        self.models["policy"] = late if self.lies("is_late") else model
 
     def add_adapter(self, name: str, path: str) -> None:
-        if "keeps_adapter" in LIES and len(self.models) > 1:
+        self.transfers += 1
+        if self.lies("keeps_adapter") and len(self.models) > 1:
             self.models[name] = next(reversed(self.models.values()))
         else:
             self.models[name] = PeftModel.from_pretrained(self.load(), path).eval().merge_and_unload()
 
+    def lmgym_compare(self, samples, newest_adapter: bool) -> dict:
+        newest = next(reversed(self.models.values())) if newest_adapter else self.models["policy"]
+        return compare_layers(newest, samples, self.device)
+
     def complete(self, body: dict) -> dict:
         prompt, name = body["prompt"], body["model"]
+        if self.lies("answers_the_first_prompt"):
+            self.first = prompt = getattr(self, "first", prompt)
         key = (name, *prompt)
         generator = self.seen.get(key) or LocalGenerator(self.models[name], TOKENIZER)
         if "stale_cache" in LIES:
@@ -65,7 +85,10 @@ class Worker(WeightReceiver):
         temperature = 0.0 if "ignores_temperature" in LIES else body["temperature"]
         sampling = Sampling(body["max_tokens"], temperature, stop=tuple(body.get("stop", ())), seed=body["seed"])
         [[reply]] = generator.generate([prompt], 1, sampling)
-        logprobs = [x - 0.01 * ("biased" in LIES) for x in reply.logprobs]
+        logprobs = [x - 0.01 * self.lies("biased") for x in reply.logprobs]
+        if self.lies("garbage_ids"):
+            garbage = tuple((7 * id_ + 5) % len(TOKENIZER) for id_ in reply.ids)
+            reply = dataclasses.replace(reply, ids=garbage)
         finish = "length" if reply.finish_reason == "length" else "stop"
         choice = {"text": reply.text, "finish_reason": finish, "token_ids": list(reply.ids), "logprobs": None}
         if "no_logprobs" not in LIES:

@@ -87,6 +87,9 @@ DEFINITIONS = {  # the first pattern that matches the whole name, without `eval/
     r"sampler/masked_replies": "Share of replies without loss, because the sampler's distribution is too far away.",
     r"sampler/kl": "KL of the sampler's distribution from the trainer's, nats per token.",
     r"sampler/chi_square": "Chi-square of the trainer's distribution against the sampler's: how uneven weights are.",
+    r"sampler/ratio": "Mean ratio of a sampled token's probability by the trainer to that by the sampler: 1, up to "
+    "chance, if the sampler's probabilities are those that it sampled with.",
+    r"sampler/far": "Share of tokens whose probabilities by trainer and sampler differ by a factor of 2 or more.",
     r"rollout/logprob_mismatch": "Mean distance of the sampler's log-probabilities from the trainer's, nats per token; "
     "about 0 where both use the same engine, precision and weights.",
     r"rollout/logprob_mismatch_max": "The same of the token where it is largest.",

@@ -136,11 +136,18 @@ def sampler_weights(
 
 
 def gap_sums(trainer: torch.Tensor, sampler: torch.Tensor) -> dict[str, float]:
-    """Sums over sampled tokens [M] of log(q / p), whose mean estimates KL(sampler || trainer) in nats, and of
-    (p / q)^2 - 1, whose mean estimates chi-square of the trainer's p against the sampler's q.
+    """Sums over sampled tokens [M] of log(q / p), whose mean estimates KL(sampler || trainer) in nats; of p / q, whose
+    mean is 1 in expectation, and of its square, whose mean less 1 estimates chi-square of the trainer's p against the
+    sampler's q; and the number of tokens whose p and q differ by a factor of 2 or more.
     """
     difference = (trainer - sampler).double()
-    return {"kl": -difference.sum().item(), "chi_square": torch.expm1((2 * difference).clamp(max=80)).sum().item()}
+    ratio = difference.clamp(max=40).exp()
+    return {
+        "kl": -difference.sum().item(),
+        "ratio": ratio.sum().item(),
+        "squares": ratio.square().sum().item(),
+        "far": (difference.abs() >= math.log(2)).sum().item(),
+    }
 
 
 def value_loss(

@@ -80,6 +80,8 @@ class EngineConfig:
     """share of the GPU's memory for the server that the run starts"""
     engine_concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 64
     """most requests of a rank that the server has at a time"""
+    prove_every: Annotated[int, Range(1, MOST_STEPS)] = 10
+    """syncs of the server's weights after which the proof with changed weights is repeated"""
     async_rollouts: Annotated[int, Range(0, 1)] = 0
     """iterations that rollouts are sampled ahead: 1, the next ones are sampled while an iteration trains, by the
     weights from before it"""

@@ -164,6 +164,7 @@ def iteration_metrics(
     m |= {f"policy/{name}": losses[name] for name in ("approx_kl", "clip_fraction", "ratio")}
     m["rollout/logprob_mismatch"], m["rollout/logprob_mismatch_max"] = mismatch.mean, mismatch.largest
     m["sampler/kl"], m["sampler/chi_square"] = mismatch.kl, mismatch.chi_square
+    m["sampler/ratio"], m["sampler/far"] = mismatch.ratio, mismatch.far
     m["policy/stopped_early"], m["policy/skipped_updates"] = float(learned.stopped_early), float(learned.skipped)
     m["policy/learning_rate"] = learned.rate
     return m

@@ -57,7 +57,7 @@ class Elsewhere:
         self.recovered: list[str] = []
 
     @torch.no_grad()
-    def sync(self, version: int) -> None:
+    def sync(self, version: int, proves: bool = False) -> None:
         for own, trained in zip(self.own.parameters(), self.trained.parameters(), strict=True):
             own.copy_(trained)
         self.inner.sync(version)

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from patience import wait_until
@@ -14,9 +15,10 @@ from ppo_in_process import train_small
 from safetensors.torch import load_file
 from vllm_stubs import VLLMStub
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, RunStopped
 from lmgym.generation.vllm_generator import refuse_unfit_server
 from lmgym.models.loading import load_tokenizer
+from ppo import sync_proof
 
 ADAPTERS = {"lora_rank": 2, "lora_alpha": 4}
 
@@ -67,7 +69,7 @@ def test_several_servers_share_the_prompts(process, stub, talkative_models, chat
 @pytest.mark.parametrize(("lies", "settings", "expected"), [
     (["keeps_weights"], {}, "all trained weights were changed and synced, and the server"),
     (["misses_norms"], {}, "all trained weights were changed and synced, and the server"),
-    (["keeps_adapter"], ADAPTERS, "after the sync of version 0, server and trainer differ"),
+    (["keeps_adapter"], ADAPTERS, "14 of 14 layers of the server did not follow"),
     (["stale_cache"], {}, "after the sync of version 0, server and trainer differ"),
     (["biased"], ADAPTERS, "all trained weights were changed and synced, and the server"),
     (["ignores_temperature"], {}, "ignores the seed or the temperature"),
@@ -79,6 +81,46 @@ def test_a_server_that_lies_is_refused_before_step_1(
     with pytest.raises((InputError, RuntimeError), match=expected):
         train_small(talkative_models["llama"], chats_file, tmp_path, engine=stub(*lies).engine, **settings)
     assert not lines_of(tmp_path / "run")
+
+
+SLOWLY: dict[str, Any] = {"learning_rate": 1e-7, "ppo_epochs": 1, "global_batch": 16, "prove_every": 3}
+"""one update an iteration, which hardly changes a log-probability"""
+
+
+@pytest.mark.parametrize(("lie", "settings", "expected"), [
+    ("keeps_weights@5", {}, "all trained weights were changed and synced, and the server"),
+    ("is_late@5", {}, "all trained weights were changed and synced, and the server"),
+    ("keeps_a_layer@5", {}, r"did not follow, model\.layers\.1\.mlp\.up_proj first|changed and synced, and the server"),
+    ("keeps_adapter@5", ADAPTERS, "14 of 14 layers of the server did not follow|changed and synced, and the server"),
+    ("garbage_ids@5", {}, "server and trainer differ|all trained weights were changed and synced"),
+    ("answers_the_first_prompt@5", {}, "server and trainer differ|all trained weights were changed and synced"),
+])  # fmt: skip
+def test_a_server_that_begins_to_lie_ends_the_run_with_a_checkpoint_within_two_proofs(
+    lie: str, settings: dict, expected: str, stub, talkative_models, chats_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RunStopped, match=expected) as stopped:
+        train_small(
+            talkative_models["llama"], chats_file, tmp_path, engine=stub(lie).engine, max_updates=12,
+            eval_updates=0, **SLOWLY, **settings,
+        )  # fmt: skip
+    done = len(lines_of(tmp_path / "run")) - 1  # the first is of the evaluation before step 1
+    assert 2 <= done <= 8
+    assert (tmp_path / f"run/checkpoints/step-{done:08d}/loop.json").exists()
+    assert f"saved after update {done}: the same command goes on" in str(stopped.value)
+
+
+def test_log_probabilities_that_are_shifted_are_noticed_though_each_proof_allows_them(
+    stub, talkative_models, chats_file: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_proof, "LEAST", {"fp32": 0.05})  # as in 16 bits
+    monkeypatch.setattr(sync_proof, "LEAST_CHANGE", {"fp32": 6.0})
+    given = {"engine": stub("biased@4").engine, "max_updates": 4, "eval_updates": 0, **SLOWLY}
+    train_small(talkative_models["llama"], chats_file, tmp_path, **given)
+    said = " ".join(capfd.readouterr().out.split())
+    assert "iteration 3: the mean of p / q, which is 1 for replies that were sampled with q, is 1.01" in said
+    assert "though a new proof shows that the server has its weights; the run goes on" in said
+    ratios = [line["sampler/ratio"] for line in lines_of(tmp_path / "run") if "sampler/ratio" in line]
+    assert ratios == pytest.approx([1, 1, 1.01, 1.01], abs=1e-3)
 
 
 @pytest.mark.parametrize("settings", [

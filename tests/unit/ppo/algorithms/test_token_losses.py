@@ -118,4 +118,6 @@ def test_the_gap_is_the_kl_and_the_chi_square_of_the_distributions() -> None:
     kl = sum(q * math.log(q / p) for q, p in zip(sampler.tolist(), trainer.tolist(), strict=True))
     chi_square = sum(p * p / q for q, p in zip(sampler.tolist(), trainer.tolist(), strict=True)) - 1
     assert sums["kl"] / 4 == pytest.approx(kl)
-    assert sums["chi_square"] / 4 == pytest.approx(chi_square)
+    assert sums["squares"] / 4 - 1 == pytest.approx(chi_square)
+    assert sums["ratio"] / 4 == pytest.approx(1)
+    assert sums["far"] == 3, "a half, a half and twice as likely"
