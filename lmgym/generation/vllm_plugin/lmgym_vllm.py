@@ -6,7 +6,6 @@ must agree on the group, the layout of a bucket, the checksum, and the vector th
 """
 
 import contextlib
-import re
 import socket
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -17,6 +16,7 @@ from torch import distributed
 
 SECONDS = 600.0  # that a transfer of a bucket may take
 ALIGNMENT = 8  # bytes: a checksum adds up integers of 64 bits
+FAR = 1e9  # the greatest distance of a layer: JSON has no infinity
 Item = tuple[str, str, Sequence[int]]
 """name, dtype and shape of a parameter"""
 
@@ -160,8 +160,8 @@ def activate(lora_manager: Any, number: int) -> None:
 @torch.inference_mode()
 def compare_layers(model: Any, samples: Sequence[LayerSample], device: Any) -> dict[str, float]:
     """By name, the largest distance of a sample's runs from what this model has in their places, over their root mean
-    square; infinite without such a place. A run that another worker has is far away too: the least of all workers
-    counts.
+    square; FAR at most, and without such a place. A run that another worker has is far away too: the least of all
+    workers counts.
 
     Fused layers have the outputs of several: a run is looked for in all outputs of layers with as many inputs whose
     names have the same numbers, or the first of them. Outputs are those of each layer's own forward, whatever copies of
@@ -181,7 +181,7 @@ def compare_layers(model: Any, samples: Sequence[LayerSample], device: Any) -> d
             places += outputs.get((begin, inputs), []) if inputs else weights.get(begin, [])
         scale = runs.square().mean().sqrt().clamp(min=1e-30)
         nearest = (_distance(run, places, exact=not inputs) for run in runs)
-        found[sample["name"]] = float(max(nearest) / scale) if len(runs) else 0.0
+        found[sample["name"]] = min(FAR, float(max(nearest) / scale))
     return found
 
 
@@ -219,7 +219,8 @@ def layer_outputs(
         base = getattr(layer, "base_layer", layer)
         if base is not layer:
             below.add(name)  # an adapter's: its parts are no layers of their own
-        size = getattr(base, "input_size", None) or getattr(base, "in_features", None)
+        sizes = [getattr(base, name, None) for name in ("input_size", "in_features", "nx")]  # vLLM's, torch's, GPT-2's
+        size = next(filter(None, sizes), 0)
         if size in vectors:
             with contextlib.suppress(Exception):
                 found.setdefault((numbers_in(name), size), []).append(_output(layer, base, vectors[size]))
@@ -238,5 +239,5 @@ def _output(layer: Any, base: Any, vector: torch.Tensor) -> torch.Tensor:
 
 
 def numbers_in(name: str) -> tuple[int, ...]:
-    """The numbers in a name: its layer, and its expert."""
-    return tuple(map(int, re.findall(r"\d+", name)))
+    """The parts of a name that are numbers: its layer, and its expert."""
+    return tuple(int(part) for part in name.split(".") if part.isdigit())
