@@ -255,7 +255,7 @@ def one_reply(state: Sabotage) -> Any:
 
 def garbage(reply: Completion) -> Completion:
     """Other ids, with the log-probabilities of the true ones."""
-    return dataclasses.replace(reply, ids=tuple((7 * id_ + 5) % 400 for id_ in reply.ids))
+    return dataclasses.replace(reply, ids=tuple((7 * id_ + 5) % 200 for id_ in reply.ids))
 
 
 def shifted(by: float) -> Callable[[Completion], Completion]:

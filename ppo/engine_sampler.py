@@ -30,6 +30,7 @@ from lmgym.generation.vllm_generator import VLLMGenerator, VLLMServerClient, ref
 from lmgym.generation.vllm_plugin.lmgym_vllm import Item
 from lmgym.generation.vllm_server import ServerOptions, VLLMServer
 from lmgym.generation.weight_sender import WeightSender, buffers_of
+from lmgym.models.config_fields import vocabulary_size
 from lmgym.models.parameters import gathered
 from lmgym.models.saving import has_adapters, save_adapter
 from ppo.actor_critic import ActorCritic
@@ -135,7 +136,8 @@ class EngineSampler:
         causal, concurrency = self.actor.causal, self.config.engine.engine_concurrency
         eos = end_ids(causal, self._tokenizer)
         settings = causal.generation_config
-        generator = VLLMGenerator(urls, model, self._tokenizer, eos, self._max_length, settings, concurrency)
+        ids = vocabulary_size(causal.config)
+        generator = VLLMGenerator(urls, model, self._tokenizer, eos, self._max_length, settings, concurrency, ids)
         self._on_main(lambda: refuse_lying_server(generator, self._prompts[0]))
         return generator
 

@@ -75,7 +75,9 @@ class PendingRollouts:
         Returns a warning after a good proof. Raises SyncError after one that failed. Collective.
         """
         c, state = self.c, self.state
-        found = state.watch.breaches(mismatch) if mismatch and c.sampler.runs_elsewhere else []
+        if mismatch is None or not c.sampler.runs_elsewhere:
+            return []
+        found = state.watch.breaches(mismatch.mean, mismatch.far, mismatch.ratio, mismatch.ratio_error)
         if not found:
             return []
         self.join(clock)

@@ -31,7 +31,7 @@ from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
 from ppo.actor_critic import ActorCritic
 from ppo.algorithms.kl import AdaptiveKL
 from ppo.config import CriticConfig, PPOConfig
-from ppo.monitoring.sampler_watch import SamplerWatch
+from ppo.sampler_watch import SamplerWatch
 
 LOOP = "loop.json"
 

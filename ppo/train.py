@@ -170,12 +170,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         if evaluates:
             pending.join(clock)
             clock.phase("evaluate")
-            try:
-                metrics |= _evaluate(config, c, state, run, supervisor, update)
-            except SyncError:
-                run.log(update, metrics)  # the checkpoint that is saved now has these updates
-                raise
-            keep_best(config, c, state, run, supervisor, update, metrics)
+            _evaluate_iteration(config, c, state, run, supervisor, update, metrics)
         metrics |= clock.seconds(metrics["rollout/trained_tokens"])
         _report(plan, c, state, run, metrics)
         if collapsed:
@@ -322,6 +317,24 @@ def update_kl(config: PPOConfig, state: LoopState, metrics: dict[str, float]) ->
         state.kl.update(metrics["kl/reference"], config.rollout.num_rollouts)
     # the length of an action is the game's affair
     return collapse(metrics, config.limits, 0.0 if config.rollout.policy_over == "actions" else state.first_length)
+
+
+def _evaluate_iteration(
+    config: PPOConfig,
+    c: TrainingComponents,
+    state: LoopState,
+    run: Run,
+    supervisor: Supervisor,
+    update: int,
+    metrics: dict[str, float],
+) -> None:
+    """Add the evaluation to an iteration's metrics, and keep the policy if it is the best. Collective."""
+    try:
+        metrics |= _evaluate(config, c, state, run, supervisor, update)
+    except SyncError:
+        run.log(update, metrics)  # the checkpoint that is saved now has these updates
+        raise
+    keep_best(config, c, state, run, supervisor, update, metrics)
 
 
 def _evaluate(

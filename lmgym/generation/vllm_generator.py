@@ -96,6 +96,8 @@ class VLLMGenerator:
     """the policy's, as transformers has it"""
     concurrency: int = 64
     """requests at a time"""
+    vocabulary: int = 0
+    """ids that the policy has; 0: not known"""
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
@@ -183,6 +185,8 @@ class VLLMGenerator:
             raise ValueError(f"the reply is of {shown(answer['model'])}, asked was {shown(model)}")
         if len(ids) != len(logprobs) or not 0 < len(ids) <= sampling.max_new_tokens:
             raise ValueError(f"{len(ids)} ids with {len(logprobs)} log-probabilities")
+        if self.vocabulary and not 0 <= min(ids) <= max(ids) < self.vocabulary:
+            raise ValueError(f"ids from {min(ids)} to {max(ids)}, of a policy that has {self.vocabulary:,}")
         by_eos = sampling.ends_at_eos and ids[-1] in self.eos
         reason: FinishReason = "eos" if by_eos else "length" if choice["finish_reason"] == "length" else "stop"
         sampled = ids[:-1] if by_eos else ids

@@ -35,6 +35,7 @@ LAYERS = (
     "ppo.task_setups",
     "ppo.rollouts",
     "ppo.journal",
+    "ppo.sampler_watch",
     "ppo.state",
     "ppo.experience",
     "ppo.weight_sync",

@@ -105,6 +105,7 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
         state.alarm.update(update, Reading.of([0.1, update], ["a", "b"]), Reading(0.5, 0.1, 9), 0.3)
     state.before, state.rounding, state.critic_is_ready = {"eval/eval_scorer": 0.2}, 1 / 30, True
     state.best.improve(8, 0.25)
+    state.watch.breaches(0.02, 0.001, 1.0, 0.001)
     state.reward_is_flat, state.equal_iterations = True, -1
     found, fresh = LoopState.fresh(config), LoopState.fresh(config)
     found.restore(json.loads(json.dumps(state.as_json())))

@@ -7,31 +7,28 @@ import pytest
 import torch
 
 from ppo.algorithms.losses import gap_sums
-from ppo.experience import LogprobMismatch
-from ppo.monitoring.sampler_watch import FEWEST, LIMITS, WINDOW, SamplerWatch
+from ppo.sampler_watch import FEWEST, LIMITS, WINDOW, SamplerWatch
 
 
-def found(mean: float = 0.03, ratio: float = 1.0, error: float = 0.001, far: float = 0.0) -> LogprobMismatch:
-    return LogprobMismatch(mean, 1.0, 1000, ratio=ratio, ratio_error=error, far=far)
+def judged(watch: SamplerWatch, gap: float = 0.03, ratio: float = 1.0, error: float = 0.001, far: float = 0.0) -> list:
+    return watch.breaches(gap, far, ratio, error)
 
 
 def test_replies_like_those_before_are_no_breach() -> None:
     watch = SamplerWatch()
-    assert all(watch.breaches(found(0.03 + 0.002 * (i % 3), far=0.001 * (i % 2))) == [] for i in range(40))
+    assert all(judged(watch, 0.03 + 0.002 * (i % 3), far=0.001 * (i % 2)) == [] for i in range(40))
     assert all(len(past) == WINDOW for past in watch.past.values())
 
 
 def test_fixed_limits_hold_until_there_is_a_baseline() -> None:
     watch = SamplerWatch()
-    assert watch.breaches(found(0.24)) == []
-    assert watch.breaches(found(0.26)) == ["p and q differ by 0.26 nats a token, at most 0.25 expected"]
+    assert judged(watch, 0.24) == []
+    assert judged(watch, 0.26) == ["p and q differ by 0.26 nats a token, at most 0.25 expected"]
     for _ in range(FEWEST):
-        watch.breaches(found(0.02))
+        judged(watch, 0.02)
     assert watch.most("gap") == pytest.approx(0.04), "twice the median"
-    assert watch.breaches(found(0.05)) == ["p and q differ by 0.05 nats a token, at most 0.04 expected"]
-    assert watch.breaches(found(0.02, far=0.02)) == [
-        "2.0% of the tokens differ by a factor of 2, at most 1.0% expected"
-    ]
+    assert judged(watch, 0.05) == ["p and q differ by 0.05 nats a token, at most 0.04 expected"]
+    assert judged(watch, 0.02, far=0.02) == ["2.0% of the tokens differ by a factor of 2, at most 1.0% expected"]
 
 
 def test_a_baseline_with_noise_allows_it_by_the_median_deviation() -> None:
@@ -41,25 +38,26 @@ def test_a_baseline_with_noise_allows_it_by_the_median_deviation() -> None:
 
 def test_a_level_that_stays_is_the_next_baseline() -> None:
     watch = SamplerWatch({"gap": [0.02] * 10, "far": [0.0] * 10})
-    assert [bool(watch.breaches(found(0.1))) for _ in range(14)].count(True) == 10
+    assert [bool(judged(watch, 0.1)) for _ in range(14)].count(True) == 10
 
 
 def test_shifted_log_probabilities_break_the_mean_ratio() -> None:
-    [text] = SamplerWatch().breaches(found(ratio=0.98, error=0.001))
+    [text] = judged(SamplerWatch(), ratio=0.98, error=0.001)
     assert text == "the mean of p / q, which is 1 for replies that were sampled with q, is 0.98 (standard error 0.001)"
-    assert SamplerWatch().breaches(found(ratio=0.98, error=0.01)) == [], "chance"
-    assert SamplerWatch().breaches(found(ratio=1.004, error=1e-6)) == [], "a trifle"
+    assert judged(SamplerWatch(), ratio=0.98, error=0.01) == [], "chance"
+    assert judged(SamplerWatch(), ratio=1.004, error=1e-6) == [], "a trifle"
 
 
 def test_what_is_no_number_is_a_breach() -> None:
     watch = SamplerWatch()
-    assert len(watch.breaches(found(float("inf"), float("nan"), float("nan"), float("nan")))) == 3
+    assert len(judged(watch, float("inf"), float("nan"), float("nan"), float("nan"))) == 3
+    assert watch.past == {"gap": [], "far": []}
     assert watch.most("gap") == LIMITS["gap"]
 
 
 def test_the_state_goes_through_json() -> None:
     watch, other = SamplerWatch(), SamplerWatch()
-    watch.breaches(found(0.1, far=0.5))
+    judged(watch, 0.1, far=0.5)
     other.load_state_dict(json.loads(json.dumps(watch.state_dict())))
     assert other == watch
     other.load_state_dict({})

@@ -9,12 +9,11 @@ Design decisions:
   run; after a good one it goes on, with a warning and with weights of at most the cap.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, final
-
-from ppo.experience import LogprobMismatch
 
 FEWEST, WINDOW = 8, 32
 """iterations that make a baseline, and the most that are remembered"""
@@ -39,23 +38,26 @@ class SamplerWatch:
 
     past: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in LIMITS})
 
-    def breaches(self, found: LogprobMismatch) -> list[str]:
-        """What is wrong with an iteration's replies, in words; it is remembered."""
-        ratio, allowed = found.ratio - 1, max(RATIO_TRIFLE, ERRORS * found.ratio_error)
+    def breaches(self, gap: float, far: float, ratio: float, ratio_error: float) -> list[str]:
+        """What is wrong with an iteration's replies, in words; the figures are remembered.
+
+        `ratio` is the mean p / q, with its standard error.
+        """
         wrong = []
-        if not abs(ratio) <= allowed:
+        if not abs(ratio - 1) <= max(RATIO_TRIFLE, ERRORS * ratio_error):
             wrong.append(
-                f"the mean of p / q, which is 1 for replies that were sampled with q, is {found.ratio:.3g} "
-                f"(standard error {found.ratio_error:.2g})"
+                f"the mean of p / q, which is 1 for replies that were sampled with q, is {ratio:.3g} "
+                f"(standard error {ratio_error:.2g})"
             )
         texts = {
             "gap": "p and q differ by {:.3g} nats a token, at most {:.2g} expected",
             "far": "{:.1%} of the tokens differ by a factor of 2, at most {:.1%} expected",
         }
-        for name, value in {"gap": found.mean, "far": found.far}.items():
+        for name, value in {"gap": gap, "far": far}.items():
             if not value <= (most := self.most(name)):
                 wrong.append(texts[name].format(value, most))
-            self.past[name] = [*self.past[name], value][-WINDOW:]
+            if math.isfinite(value):
+                self.past[name] = [*self.past[name], value][-WINDOW:]
         return wrong
 
     def most(self, name: str) -> float:
