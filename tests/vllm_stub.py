@@ -32,7 +32,7 @@ class Worker(WeightReceiver):
         self.model_runner = self
         self.models = {"policy": self.load()}
         self.seen: dict[tuple, LocalGenerator] = {}
-        self.lock, self.transfers = threading.Lock(), 0
+        self.lock, self.transfers, self.replying = threading.Lock(), 0, 0
 
     def load(self):
         return AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
@@ -48,7 +48,7 @@ class Worker(WeightReceiver):
 
     @torch.no_grad()
     def reload_weights(self, weights_iterator) -> None:
-        self.transfers += 1
+        self.begin_transfer()
         model = copy.deepcopy(self.models["policy"])
         own = dict(model.named_parameters())
         for name, weight in weights_iterator:
@@ -61,8 +61,12 @@ class Worker(WeightReceiver):
         late, self.former = getattr(self, "former", model), model
         self.models["policy"] = late if self.lies("is_late") else model
 
-    def add_adapter(self, name: str, path: str) -> None:
+    def begin_transfer(self) -> None:
+        assert not self.replying, "weights arrive while replies are being made"
         self.transfers += 1
+
+    def add_adapter(self, name: str, path: str) -> None:
+        self.begin_transfer()
         if self.lies("keeps_adapter") and len(self.models) > 1:
             self.models[name] = next(reversed(self.models.values()))
         else:
@@ -124,8 +128,12 @@ class Handler(BaseHTTPRequestHandler):
     def find(self, body) -> dict:
         match self.path:
             case "/v1/completions":
-                with WORKER.lock:
-                    return WORKER.complete(body)
+                WORKER.replying += 1
+                try:
+                    with WORKER.lock:
+                        return WORKER.complete(body)
+                finally:
+                    WORKER.replying -= 1
             case "/tokenize":
                 return {"tokens": TOKENIZER(body["prompt"], add_special_tokens=False).input_ids}
             case "/collective_rpc":

@@ -109,6 +109,15 @@ def test_a_server_that_begins_to_lie_ends_the_run_with_a_checkpoint_within_two_p
     assert f"saved after update {done}: the same command goes on" in str(stopped.value)
 
 
+def test_a_run_one_step_ahead_proves_between_requests(
+    stub, talkative_models, chats_file: Path, tmp_path: Path, capfd
+) -> None:
+    given = SLOWLY | {"prove_every": 1, "async_rollouts": 1, "max_updates": 4, "eval_updates": 2}
+    run = train_small(talkative_models["llama"], chats_file, tmp_path, engine=stub().engine, **given)
+    assert len([line for line in lines_of(run) if "engine/sync_gap" in line]) == 4
+    assert "proved again" not in capfd.readouterr().out
+
+
 def test_log_probabilities_that_are_shifted_are_noticed_though_each_proof_allows_them(
     stub, talkative_models, chats_file: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
