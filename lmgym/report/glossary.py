@@ -115,8 +115,8 @@ DEFINITIONS = {  # the first pattern that matches the whole name, without `eval/
     r"eval_scorer|monitor/([^/]+)": "Mean score by a scorer that is watched, never optimised.",
     r"agreement/([^/]+)": "Share of pairs of replies that the reward and this watched scorer order alike (ties half), "
     "of replies to the same prompt where there are several; .5 is chance.",
-    r"alarm/eval_scorer_falls": "1 if the watched scorer is significantly below an earlier evaluation and the reward "
-    "is above it.",
+    r"alarm/(eval_scorer|monitor)_falls": "1 if the watched scorer is significantly below an earlier evaluation "
+    "and the reward is above it.",
     r"diversity/openings": "Share of distinct first three words among replies to different prompts; 1: no two begin "
     "alike.",
     r"diversity/distinct_2": "Distinct pairs of neighbouring words over all pairs (distinct-2, Li et al. 2016).",

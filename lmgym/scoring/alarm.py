@@ -54,7 +54,8 @@ class Reading:
 class Look:
     """An evaluation: what is not optimised, and what is."""
 
-    at: int
+    at: float
+    """the update, step or round"""
     score: Reading
     reward: Reading
 
@@ -77,11 +78,11 @@ class Alarm:
     spread: float = 0.0
     """standard deviation of the score over replies at the first look"""
     looks: list[Look] = field(default_factory=list)
-    raised_at: int = -1
+    raised_at: float = -1
     fall: Fall | None = None
     """the one that raised it, while it is on"""
 
-    def update(self, at: int, reward: Reading, score: Reading, spread: float) -> bool:
+    def update(self, at: float, reward: Reading, score: Reading, spread: float) -> bool:
         """Adds a look; True if the score is significantly below an earlier one, at a significantly higher reward."""
         now = Look(at, score, reward)
         if not self.looks:
@@ -112,16 +113,15 @@ class Alarm:
         place = int(counted.argmin())
         return Fall(earlier[place], now, float(counted[place]), level) if counted[place] <= level else None
 
-    @property
-    def label(self) -> str:
+    def label(self, when: str = "update", scorer: str = "eval scorer") -> str:
         """The alarm in the status line; empty if it was not raised."""
-        return f"ALARM at update {self.raised_at}: eval scorer falls" if self.raised_at >= 0 else ""
+        return f"ALARM at {when} {self.raised_at:,}: {scorer} falls" if self.raised_at >= 0 else ""
 
     def message(
         self,
         when: str = "update",
         scorer: str = "the evaluation scorer",
-        coefficient: str = "init_kl_coef",
+        remedy: str = "raise init_kl_coef",
     ) -> str:
         """The line that users see, on the last look, which raised the alarm."""
         assert self.fall is not None
@@ -131,7 +131,7 @@ class Alarm:
             f"ALARM at {when} {now.at:,}: {scorer}'s score fell from {since.score.mean:.3f} at {when} {since.at:,} to "
             f"{now.score.mean:.3f}, by more than the tolerance of {self.tolerance:.3f} ({figures}), while the reward "
             f"rose from {since.reward.mean:.3f} to {now.reward.mean:.3f}: the policy exploits its reward; look at "
-            f"samples, stop at an earlier checkpoint, or raise {coefficient}"
+            f"samples, stop at an earlier checkpoint, or {remedy}"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Alarm:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state; of one from before looks were kept, only when it was raised."""
-        self.spread, self.raised_at = state.get("spread", 0.0), int(state["raised_at"])
+        self.spread, self.raised_at = state.get("spread", 0.0), state.get("raised_at", -1)
         self.looks = [
             Look(look["at"], Reading(**look["score"]), Reading(**look["reward"])) for look in state.get("looks", ())
         ]
@@ -160,7 +160,7 @@ def smallest_fall(prompts: int, looks: int) -> float:
     return TOLERANCE + SPREAD_OF_DIFFERENCES * quantiles / math.sqrt(prompts)
 
 
-def preview(prompts: int, looks: int) -> str:
+def preview(prompts: int, looks: int, scorer: str = "the evaluation scorer") -> str:
     """A line on what the alarm can show in a run with so many evaluations, and what it promises."""
     if prompts < 2 or looks < 2:
         return f"no alarm: {prompts} prompt(s) and {looks} evaluation(s) allow no comparison; needed: 2 or more of each"
@@ -168,7 +168,7 @@ def preview(prompts: int, looks: int) -> str:
     more = f"; for {1 + TOLERANCE:g}: {needed} prompts" if prompts < needed else ""
     fall = f"{smallest_fall(prompts, looks):.2g} standard deviations"
     return (
-        f"the evaluation scorer's alarm: {prompts:,} prompts show a fall of {fall} in 4 of 5 cases, up to the last of "
+        f"{scorer}'s alarm: {prompts:,} prompts show a fall of {fall} in 4 of 5 cases, up to the last of "
         f"{looks:,} evaluations{more}; of runs whose score never falls by more than {TOLERANCE:g}, at most {ALPHA:.0%} "
         "ring"
     )

@@ -66,8 +66,9 @@ class ShowStatus(TrainerCallback):
 
     def watch(self, losses: Mapping[int, float]) -> None:
         """Raises the alarm while the last held-out loss, by number of updates, is above the lowest."""
-        rises = bool(losses) and f"{losses[max(losses)]:.4g}" != f"{min(losses.values()):.4g}"
-        self.alarm = "ALARM: the held-out loss rises" if rises else ""
+        if losses:
+            rises = f"{losses[max(losses)]:.4g}" != f"{min(losses.values()):.4g}"
+            self.alarm = "ALARM: the held-out loss rises" if rises else ""
 
     def on_evaluate(self, args, state, control, **kwargs) -> None:
         """Training begins after the first evaluation."""

@@ -5,7 +5,7 @@ added over ranks and updates before anything is divided. A batch has two counts:
 tallies, and `count`, the denominator of the loss, such as the number of labels that are present.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +26,16 @@ class Objective(Protocol):
 
     def tallies(self, outputs: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Sums over the items that count, for the training metrics."""
+
+
+class Kept(Protocol):
+    """An object whose state is in checkpoints."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, equal on all ranks."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the state; that of a checkpoint that has none is empty."""
 
 
 def out_of_memory(inputs: Batch) -> str:

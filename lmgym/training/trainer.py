@@ -26,7 +26,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.training.best import BestModel
 from lmgym.training.callbacks import LogAtEvaluations, ShowStatus, StopWhenAsked
 from lmgym.training.metrics import TrainingMetrics
-from lmgym.training.objectives import Batch, BeforeUpdate, Objective, out_of_memory
+from lmgym.training.objectives import Batch, BeforeUpdate, Kept, Objective, out_of_memory
 from lmgym.training.probes import Probe, Report, full_name, join_reports
 from lmgym.training.schedules import learning_rate
 from lmgym.training.trainer_state import read_model, read_sums, refuse_unreadable_state, restore_random, write_trainer
@@ -44,7 +44,7 @@ class ObjectiveTrainer(Trainer):
     changes a weight.
     `before_update` is called with the micro-batches of each update before any of them runs, and may add to them.
     `before` has the probes' metrics before step 1 by full name; `losses` the held-out loss by number of updates; `best`
-    keeps the best model.
+    keeps the best model. Checkpoints have the state of `kept`, by name, too.
     """
 
     # compute_loss divides by the count of the whole update: Trainer must not divide by the accumulation steps again
@@ -63,9 +63,10 @@ class ObjectiveTrainer(Trainer):
         supervisor: Supervisor | None = None,
         best: BestModel | None = None,
         before_update: BeforeUpdate | None = None,
+        kept: Mapping[str, Kept] | None = None,
     ) -> None:
         self.objective: Objective = objective
-        self.best, self.before_update = best or BestModel(), before_update
+        self.best, self.before_update, self.kept = best or BestModel(), before_update, kept or {}
         self.sampler, self.probes, self.run, self.supervisor = sampler, probes, run, supervisor
         self.slots = MicroBatches(examples, objective.collate, args.seed)
         self.metrics = TrainingMetrics()
@@ -261,6 +262,7 @@ class ObjectiveTrainer(Trainer):
     def _save_checkpoint(self, model, trial) -> None:
         if self.supervisor:
             sums = {**self.metrics.state(), **self.best.state(), **{name: getattr(self, name) for name in KEPT}}
+            sums |= {name: one.state_dict() for name, one in self.kept.items()}
             self.status.doing("saving a checkpoint")
             with self.metrics.pause():
                 self.supervisor.save(
@@ -281,6 +283,8 @@ class ObjectiveTrainer(Trainer):
             self.best.load(sums)
             for name in KEPT:
                 setattr(self, name, sums[name])
+            for name, one in self.kept.items():
+                one.load_state_dict(sums.get(name, {}))
         assert self.model is not None
         # for DeepSpeed's load, which Trainer begins
         with accepting_checkpoints(self.model) if checkpoint else contextlib.nullcontext():

@@ -15,6 +15,7 @@ from lmgym.errors import InputError, shown
 from lmgym.generation.prompt_fitting import longest_prompt, room_for_prompts
 from lmgym.generation.protocol import Sampling
 from lmgym.runs.paths import with_absolute_paths
+from lmgym.scoring.alarm import preview
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
 from lmgym.scoring.protocol import Scorer
 from lmgym.training.plan import TrainingPlan, make_plan
@@ -35,7 +36,7 @@ class IterativePlan:
     """that choose the best and the worst reply, by name"""
     weights: Mapping[str, float] = field(default_factory=dict)
     monitor: Mapping[str, Scorer] = field(default_factory=dict)
-    """the scorer of the win rate, if it is another"""
+    """the scorer of the win rate and of the alarm, if it is another"""
 
     @property
     def updates(self) -> int:
@@ -44,6 +45,17 @@ class IterativePlan:
         if o.max_updates > 0:
             return o.max_updates
         return max(1, round(o.epochs * len(self.prompts.train) / o.global_batch))
+
+    @property
+    def eval_updates(self) -> int:
+        """Updates between two evaluations: those of a round, unless the settings say otherwise."""
+        config = self.training.config
+        return config.run.eval_updates or config.updates_per_round
+
+    @property
+    def evaluations(self) -> int:
+        """Of the whole run, with the one before step 1 and the one after the last update."""
+        return 1 + -(-self.updates // self.eval_updates)
 
 
 def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) -> IterativePlan:
@@ -71,10 +83,15 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
         notes.append(f"the longest prompt has {longest:,} tokens: prompts lose their oldest turns beyond {room:,}")
     loaded, monitor = load(config)
     weights = read_weights(config.judge.weights, own | loaded)
-    if not monitor:
-        notes.append("the win rate is by the scorers that choose the replies; --monitor_scorer names another")
-    training = replace(training, notes=notes)
-    return IterativePlan(training, prompts, sampling, room, own | loaded, weights, monitor)
+    plan = IterativePlan(training, prompts, sampling, room, own | loaded, weights, monitor)
+    if monitor:
+        notes.append(preview(len(prompts.evaluation), plan.evaluations, f"monitor {next(iter(monitor))}"))
+    else:
+        notes.append(
+            "the win rate is by the scorers that choose the replies, and no alarm says when these are exploited; "
+            "--monitor_scorer names another"
+        )
+    return replace(plan, training=replace(training, notes=notes))
 
 
 def sampling_of(config: IterativeConfig) -> Sampling:

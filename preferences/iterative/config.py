@@ -64,7 +64,8 @@ class JudgeConfig:
     weights: str | None = None
     """name=NUMBER, separated by commas; 1 by default"""
     monitor_scorer: str | None = None
-    """[name=]PATH of a scorer that never chooses, for the win rate; None: the win rate is by the scorers themselves"""
+    """[name=]PATH of a scorer that never chooses, for the win rate, and for an alarm if its score falls while the
+    scorers' rises; None: the win rate is by the scorers themselves"""
     scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
     """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
     missing_eos_penalty: Annotated[float, Range(0, MOST_SCORE)] = 1.0

@@ -10,6 +10,7 @@ from lmgym.console import say
 from lmgym.data.prompts import Task
 from lmgym.distributed.ranks import rank
 from lmgym.runs.run import Run
+from lmgym.scoring.alarm import Reading
 from lmgym.statistics import share
 from lmgym.text import reply_text, to_transcript
 from lmgym.training.probes import Report
@@ -43,6 +44,8 @@ class RoundProbe:
         self.rows: list[dict] = []
         """replies of the last evaluation, for samples/"""
         self.first: list[Answers] = []
+        self.last: list[Answers] = []
+        """those of the last evaluation"""
         judge = answerer.judge
         names = [*judge.scorers, *judge.monitor]
         by = next(iter(judge.monitor), "the scorers")
@@ -76,7 +79,7 @@ class RoundProbe:
             "tokens": float(np.mean([len(one.ids[0]) for one in new])),
             "ended": float(np.mean([one.finish[0] != "length" for one in new])),
         }
-        self.rows = [self._row(one) for one in new]
+        self.rows, self.last = [self._row(one) for one in new], new
         self.report = replace(own, metrics=metrics)
         return metrics
 
@@ -84,6 +87,14 @@ class RoundProbe:
         """The numbers that the win rate compares: scores of the monitor, else the weighted sums."""
         name = next(iter(self.answerer.judge.monitor), None)
         return np.array([one.scores[name][0] if name else one.totals[0] for one in answers])
+
+    def look(self) -> tuple[Reading, Reading, float] | None:
+        """The reward and the monitor's score at the last evaluation, and the spread of the latter; None without one."""
+        if not self.answerer.judge.monitor:
+            return None
+        prompts, scores = [str(one.place) for one in self.last], self._values(self.last)
+        reward = Reading.of([one.totals[0] for one in self.last], prompts)
+        return reward, Reading.of(scores, prompts), float(scores.std())
 
     def _row(self, answers: Answers) -> dict:
         return {
@@ -98,7 +109,12 @@ class RoundProbe:
     def say(self, update: int) -> None:
         """Prints the line of a round."""
         if rank() == 0:
-            say(f"round {update / self.updates_per_round:g}: {line(self.report.metrics)}")
+            say(f"round {self.round_of(update):g}: {line(self.report.metrics)}")
+
+    def round_of(self, update: int) -> float:
+        """The number of rounds after so many updates."""
+        whole, rest = divmod(update, self.updates_per_round)
+        return update / self.updates_per_round if rest else whole
 
 
 def line(metrics: Mapping[str, float]) -> str:

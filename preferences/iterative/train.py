@@ -15,12 +15,16 @@ from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
+from lmgym.scoring.alarm import Alarm, Reading
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import Replies
+from lmgym.training.callbacks import ShowStatus
 from lmgym.training.policies import load_trained_policy, save_trained_policy
+from lmgym.training.reporting import show_notes
 from lmgym.training.running import run_stage
 from lmgym.training.setup import training_arguments
 from lmgym.turn_ends import turn_ends
+from preferences.config import LossConfig
 from preferences.iterative.check import IterativePlan, check
 from preferences.iterative.config import IterativeConfig
 from preferences.iterative.probe import RoundProbe
@@ -90,7 +94,8 @@ def make_trainer(
     probe = RoundProbe(plan.prompts.evaluation, answerer, own, of_start, run, config.updates_per_round)
     save = partial(save_trained_policy, plan.training, card_text(config), None, run)
     best = BestModel(config.trainer.best_metric, config.trainer.early_stopping, save)
-    return ObjectiveTrainer(
+    after_evaluation = _AfterEvaluation(probe, run, config.loss)
+    trainer = ObjectiveTrainer(
         policy,
         arguments,
         range(updates * o.global_batch),
@@ -98,18 +103,21 @@ def make_trainer(
         sampler,
         {"": probe},
         run,
-        [_AfterEvaluation(probe, run)],
+        [after_evaluation],
         supervisor,
         best,
         objective.before_update,
+        {"alarm": after_evaluation.alarm},
     )
+    after_evaluation.status = trainer.status
+    return trainer
 
 
 def _in_one_epoch(plan: IterativePlan):
     """The training plan whose settings say how many updates there are, and that each round is evaluated."""
     config = plan.training.config
     optimizer = replace(config.optimizer, epochs=1.0, max_updates=plan.updates)
-    run = replace(config.run, eval_updates=config.run.eval_updates or config.updates_per_round)
+    run = replace(config.run, eval_updates=plan.eval_updates)
     return replace(plan.training, config=replace(config, optimizer=optimizer, run=run))
 
 
@@ -137,13 +145,28 @@ def _sums(model: ReplyModel, config: IterativeConfig, below_adapter: bool = Fals
 
 
 class _AfterEvaluation(TrainerCallback):
-    """Prints the line of each round, and writes the replies to samples/."""
+    """Prints the line of each round, writes the replies to samples/, and raises the alarm."""
 
-    def __init__(self, probe: RoundProbe, run: Run) -> None:
-        self.probe, self.run = probe, run
+    def __init__(self, probe: RoundProbe, run: Run, loss: LossConfig) -> None:
+        self.probe, self.run, self.alarm = probe, run, Alarm()
+        self.remedy = "raise beta" if loss.has_reference else "lower learning_rate"
+        self.status: ShowStatus | None = None
 
     def on_evaluate(self, args, state, control, **kwargs) -> None:
         """After the probe."""
         self.probe.say(state.global_step)
         rows = [{"step": state.global_step, **row} for row in self.probe.rows]
         self.run.write_lines(f"samples/{state.global_step:06d}.jsonl", rows)
+        if look := self.probe.look():
+            self._sound(state.global_step, *look)
+
+    def _sound(self, update: int, reward: Reading, score: Reading, spread: float) -> None:
+        """Adds a look to the alarm, and tells once that it rings."""
+        raised_before = self.alarm.raised_at
+        on = self.alarm.update(self.probe.round_of(update), reward, score, spread)
+        self.run.log(update, {"alarm/monitor_falls": float(on)})
+        if on and raised_before < 0:
+            name = next(iter(self.probe.answerer.judge.monitor))
+            show_notes([self.alarm.message("round", f"monitor {name}", self.remedy)], self.run, update)
+        if self.status:
+            self.status.alarm = self.alarm.label("round", "monitor")

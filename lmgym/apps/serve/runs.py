@@ -171,7 +171,7 @@ class Watch:
             was_raised = heard.raised_at >= 0
             on = heard.update(reading.last_step, reward, score, score.error * math.sqrt(score.units))
             if on and not was_raised:
-                words = heard.message("step", f"monitor {name}", "the KL coefficient (beta)")
+                words = heard.message("step", f"monitor {name}", "raise the KL coefficient (beta)")
                 self.warnings.append(words)
                 say(f"run {shown(self.run)}: {words}", error=True)
 

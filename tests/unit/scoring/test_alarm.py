@@ -29,7 +29,8 @@ def test_a_fall_while_the_reward_rises_rings_once_and_says_since_when_by_how_muc
     alarm = Alarm()
     assert heard(alarm, looks(np.random.default_rng(0), [0, 1, 1.1, 0.2, 0.1])) == [False, False, False, True, True]
     assert alarm.raised_at == 30
-    assert alarm.label == "ALARM at update 30: eval scorer falls"
+    assert alarm.label() == "ALARM at update 30: eval scorer falls"
+    assert alarm.label("round", "monitor") == "ALARM at round 30: monitor falls"
     said = alarm.message()
     assert said.startswith("ALARM at update 40: the evaluation scorer's score fell from 1.")
     assert "by more than the tolerance of 0.100 (p " in said
