@@ -43,9 +43,14 @@ def check_best_metric(settings: RewardConfig, monitors: Iterable[str]) -> None:
 
 
 def best_key(settings: RewardConfig, monitors: Iterable[str]) -> str:
-    """The metric of the monitor that `best_metric` names, itself or by its metric; empty if there is none."""
-    keys = {name: monitor_key(name) for name in monitors}
-    return next((key for name, key in keys.items() if settings.best_metric in (name, key)), "")
+    """The metric of the monitor that chooses; empty if there is none."""
+    name = best_monitor(settings, monitors)
+    return monitor_key(name) if name else ""
+
+
+def best_monitor(settings: RewardConfig, monitors: Iterable[str]) -> str:
+    """The monitor that `best_metric` names, itself or by its metric; empty if there is none."""
+    return next((name for name in monitors if settings.best_metric in (name, monitor_key(name))), "")
 
 
 def keep_best(
@@ -58,9 +63,11 @@ def keep_best(
     metrics: Mapping[str, float],
 ) -> None:
     """Save the policy if the evaluation after this update is the best so far by the chosen monitor. Collective."""
-    key = best_key(config.reward, c.setup.monitors)
-    if key and state.best.improve(update, metrics.get(key)):
-        which = f"The policy after update {update:,}, the best by `{key}` ({state.best.score:.4g})."
+    if state.best.update == update:
+        key = best_key(config.reward, c.setup.monitors)
+        which = (
+            f"The policy after update {update:,}, the best by `{key}` {state.best.words}. The table is over all."
+        )
         with supervisor.saving_results(c.engine.module):
             save_results(config, c.engine, c.tokenizer, run, metrics, which)
 
@@ -77,7 +84,7 @@ def save_last(
     """Save the last policy: beside the best, or as the only one. Returns a line on what is saved where. Collective."""
     best, folder = state.best, run.folder
     has_best = best.update >= 0
-    by = f"after update {best.update:,}, the best by {config.reward.best_metric} ({best.score:.4g})"
+    by = f"after update {best.update:,}, the best by {config.reward.best_metric} {best.words}"
     with supervisor.saving_results(c.engine.module):
         if best.update != update:
             beside = f"; beside it is that {by}" if has_best else ""
@@ -85,6 +92,6 @@ def save_last(
             save_results(config, c.engine, c.tokenizer, run, metrics, which, last=has_best)
     if not has_best:
         return [f"the policy: {folder / 'model'}, after update {update:,}, the last"]
-    run.update(best_update=best.update)
+    run.update(best_update=best.update, best={"score": best.score, **best.choice.record(best.update)})
     last = "" if best.update == update else f", after update {update:,}: {folder / 'last'}"
     return [f"the policy: {folder / 'model'}, {by}; the last{last or ' too'}"]

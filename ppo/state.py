@@ -11,7 +11,7 @@ Prompts, seeds of rollouts and orders of minibatches are functions of (seed, ite
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -25,8 +25,9 @@ from lmgym.models.saving import submodule_weights
 from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
 from lmgym.runs.files import read_json
 from lmgym.runs.run import Run
-from lmgym.scoring.alarm import Alarm
+from lmgym.scoring.alarm import Alarm, Reading
 from lmgym.scoring.moments import RunningMoments
+from lmgym.training.choice import Choice
 from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
 from ppo.actor_critic import ActorCritic
 from ppo.algorithms.kl import AdaptiveKL
@@ -39,18 +40,32 @@ LOOP = "loop.json"
 @final
 @dataclass
 class BestPolicy:
-    """The evaluation after an update with the highest score of a monitor so far."""
+    """The evaluation after an update with the highest score of a monitor so far, by the prompts that choose."""
 
     update: int = -1
     """number of updates; -1: there is none"""
     score: float = -math.inf
+    choice: Choice = field(default_factory=Choice)
 
-    def improve(self, update: int, score: float | None) -> bool:
-        """True if the score is the best so far; None, of an evaluation that lacks it, never is."""
-        if update == 0 or score is None or score <= self.score:
-            return False
-        self.update, self.score = update, score
-        return True
+    def add(self, update: int, reading: Reading) -> None:
+        """Takes an evaluation, the first of which is before step 1; one without scores is never the best."""
+        score = self.choice.add(update, reading)
+        if score is not None and score > self.score:
+            self.update, self.score = update, score
+
+    @property
+    def words(self) -> str:
+        """The score, by how much it flatters, and what prompts that did not choose it say."""
+        return f"({self.score:.4g}){self.choice.words(self.update)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return {"update": self.update, "score": self.score, "choice": self.choice.state_dict()}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Restores the state."""
+        self.update, self.score = saved["update"], saved["score"]
+        self.choice.load_state_dict(saved.get("choice", {}))
 
 
 @final
@@ -110,7 +125,7 @@ class LoopState:
             "before": self.before,
             "critic_is_ready": self.critic_is_ready,
             "rounding": self.rounding,
-            "best": asdict(self.best),
+            "best": self.best.as_json(),
             "reward_is_flat": self.reward_is_flat,
             "equal_iterations": self.equal_iterations,
         }
@@ -126,7 +141,7 @@ class LoopState:
         self.iteration, self.first_length = int(saved["iteration"]), float(saved["first_length"])
         self.before, self.rounding = saved["before"], saved["rounding"]
         self.critic_is_ready = bool(saved.get("critic_is_ready", False))
-        self.best = BestPolicy(**saved["best"])
+        self.best.restore(saved["best"])
         self.reward_is_flat = bool(saved["reward_is_flat"])
         self.equal_iterations = int(saved.get("equal_iterations", 0))
 

@@ -30,7 +30,7 @@ from lmgym.training.capabilities import PROBE, figures_table, report_of
 from lmgym.training.probes import full_name
 from lmgym.training.reporting import TIME_UNKNOWN, show_notes, time_left
 from lmgym.training.setup import EVALUATIONS, open_run
-from ppo.best import keep_best, save_last
+from ppo.best import best_monitor, keep_best, save_last
 from ppo.check import Plan, check, is_due
 from ppo.config import PPOConfig
 from ppo.evaluation import REWARD, evaluate, gains, replies_to_show, show_replies, write_samples
@@ -352,6 +352,8 @@ def _evaluate(
         stop_if_too_many_failed(failed, total, config.reward.max_failed_rewards, error)
     metrics = found.metrics | gains(found.metrics, state.before, c.setup.monitors)
     show_notes(found.notes, run, update)
+    if chooses := best_monitor(config.reward, c.setup.monitors):
+        state.best.add(update, found.readings[chooses])
     if {"eval/eval_scorer", "eval/reward/mean"} <= metrics.keys():  # an evaluation may lack either
         raised_before = state.alarm.raised_at
         reward, score = found.readings[REWARD], found.readings[EVAL_SCORER]

@@ -14,6 +14,7 @@ from lmgym.config import TrainerConfig
 from lmgym.distributed.random_state import seeded
 from lmgym.errors import InputError, shown
 from lmgym.statistics import ENDS
+from lmgym.training.choice import Choice
 from lmgym.training.probes import Report
 from lmgym.training.reporting import overfitting, rising, show_notes
 
@@ -80,7 +81,8 @@ def check_best(settings: TrainerConfig) -> None:
 class BestModel:
     """Keeps the model of the best evaluation after an update by `metric`; None keeps the last model alone.
 
-    A run stops after `patience` evaluations in a row that are not better than the best; 0 never stops it.
+    A run stops after `patience` evaluations in a row that are not better than the best; 0 never stops it. Where a
+    report has the metric by prompt, the prompts of `choice` that choose decide.
     """
 
     def __init__(self, metric: str | None = None, patience: int = 0, save: Save | None = None) -> None:
@@ -91,6 +93,7 @@ class BestModel:
         self.value = math.nan
         self.report = Report({}, {})
         """figures of the saved model by full name"""
+        self.choice = Choice()
         self._misses = 0  # evaluations in a row since the best
         self._written = -1  # number of updates of the last model that this process wrote
         self._end: int | None = None  # the update after which the run stopped early
@@ -103,13 +106,15 @@ class BestModel:
     def state(self) -> dict[str, Any]:
         """Content of a checkpoint."""
         figures = {"metrics": self.report.metrics, "undefined": self.report.undefined}
-        return {"best": {"update": self.update, "value": self.value, "misses": self._misses, **figures}}
+        counts = {"update": self.update, "value": self.value, "misses": self._misses}
+        return {"best": {**counts, **figures, "choice": self.choice.state_dict()}}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continues from a checkpoint."""
         best = state["best"]
         self.update, self.value, self._misses = best["update"], best["value"], best["misses"]
         self.report = Report(best["metrics"], best["undefined"])
+        self.choice.load_state_dict(best.get("choice", {}))
 
     def after_evaluation(self, trainer: Evaluated) -> None:
         """Saves the model if it is the best so far, and stops the run if it no longer improves. Collective.
@@ -120,11 +125,14 @@ class BestModel:
         if self.metric is None:
             return
         name = self._name(trainer)
+        value, reading = report.metrics.get(name), report.readings.get(name)
+        if reading is not None:
+            value = self.choice.add(step, reading)
         if step == 0:
             _refuse_unmeasured(self.metric, name, report)
             return
-        if self._improves(name, report):
-            self._take(step, report, report.metrics[name])
+        if value is not None and self._improves(name, value):
+            self._take(step, report, value)
             self._write(trainer, "model", self._praise(trainer))
         else:
             self._misses += 1
@@ -164,7 +172,7 @@ class BestModel:
         last = trainer.state.global_step
         if math.isnan(self.value):
             return f"after update {last:,}, the last"
-        best = f"after update {self.update:,}, the best by {self.described(trainer)}"
+        best = f"after update {self.update:,}, the best by {self.described(trainer)}{self.choice.words(self.update)}"
         if self.update == last:
             return f"{best}, and the last"
         return f"{best}; the last, after update {last:,}: {trainer.run.folder / 'last'}"
@@ -177,10 +185,7 @@ class BestModel:
         held_out = trainer.probes.get("")
         return held_out.loss if self.metric == LOSS and held_out is not None else self.metric or ""
 
-    def _improves(self, name: str, report: Report) -> bool:
-        value = report.metrics.get(name)
-        if value is None:
-            return False
+    def _improves(self, name: str, value: float) -> bool:
         return self.update < 0 or (value < self.value if lower_is_better(name) else value > self.value)
 
     def _take(self, step: int, report: Report, value: float) -> None:
@@ -192,7 +197,7 @@ class BestModel:
         return f"the saved model is the one after update {self.update:,}, the best by {self._name(trainer)}"
 
     def _praise(self, trainer: Evaluated) -> str:
-        return f"the best evaluation by {self.described(trainer)}"
+        return f"the best evaluation by {self.described(trainer)}{self.choice.words(self.update)}"
 
     def _write(self, trainer: Evaluated, name: SavedModel, which: str) -> None:
         self._written = trainer.state.global_step
@@ -218,6 +223,7 @@ class BestModel:
             "before": trainer.before,
             "undefined": {name: why for name, why in reasons.items() if name not in metrics},
             "left_out": {name: why for name, why in reasons.items() if name in metrics},
+            **({"choice": self.choice.record(self.update)} if self.update in self.choice.looks else {}),
             "last": {"update": trainer.state.global_step, "metrics": trainer.report().metrics},
         }
         trainer.run.write_json("evaluation.json", content)

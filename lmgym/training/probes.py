@@ -1,9 +1,10 @@
 """Evaluations during training, of every stage."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from lmgym.scoring.alarm import Reading
 from lmgym.statistics import Estimate, notes
 
 if TYPE_CHECKING:
@@ -12,11 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Finite metrics, the reasons why others are not defined, and sentences to print below a table of them."""
+    """Finite metrics, the reasons why others are not defined, and sentences to print below a table of them.
+
+    `readings` are means by prompt of metrics that are higher for a better model.
+    """
 
     metrics: dict[str, float]
     undefined: dict[str, str]
     notes: tuple[str, ...] = ()
+    readings: Mapping[str, Reading] = field(default_factory=dict)
 
     @staticmethod
     def of(name: str, found: Estimate, unit: str) -> "Report":
@@ -50,6 +55,7 @@ def join_reports(reports: Mapping[str, Report]) -> Report:
         {full_name(probe, name): value for probe, report in reports.items() for name, value in report.metrics.items()},
         {full_name(probe, name): why for probe, report in reports.items() for name, why in report.undefined.items()},
         tuple(f"{probe}: {note}" if probe else note for probe, report in reports.items() for note in report.notes),
+        {full_name(probe, name): one for probe, report in reports.items() for name, one in report.readings.items()},
     )
 
 

@@ -80,7 +80,8 @@ class RoundProbe:
             "ended": float(np.mean([one.finish[0] != "length" for one in new])),
         }
         self.rows, self.last = [self._row(one) for one in new], new
-        self.report = replace(own, metrics=metrics)
+        readings = {f"score/{name}": self._reading([one.scores[name][0] for one in new]) for name in new[0].scores}
+        self.report = replace(own, metrics=metrics, readings=readings)
         return metrics
 
     def _values(self, answers: Sequence[Answers]) -> np.ndarray:
@@ -92,9 +93,12 @@ class RoundProbe:
         """The reward and the monitor's score at the last evaluation, and the spread of the latter; None without one."""
         if not self.answerer.judge.monitor:
             return None
-        prompts, scores = [str(one.place) for one in self.last], self._values(self.last)
-        reward = Reading.of([one.totals[0] for one in self.last], prompts)
-        return reward, Reading.of(scores, prompts), float(scores.std())
+        scores = self._values(self.last)
+        return self._reading([one.totals[0] for one in self.last]), self._reading(scores.tolist()), float(scores.std())
+
+    def _reading(self, values: Sequence[float]) -> Reading:
+        """Of the replies to all prompts, in their order."""
+        return Reading.of(values, [str(number) for number in range(len(values))])
 
     def _row(self, answers: Answers) -> dict:
         return {

@@ -9,6 +9,7 @@ from rich.table import Table
 from lmgym.console import CONSOLE, say
 from lmgym.distributed.ranks import rank
 from lmgym.training.policies import saved_name
+from lmgym.training.reporting import show_notes
 from preferences.iterative.check import IterativePlan
 from preferences.iterative.config import IterativeConfig
 from preferences.tasks import LOSSES
@@ -52,7 +53,8 @@ def show_rounds(plan: IterativePlan, trainer: Any, seconds: float) -> None:
         )
     CONSOLE.print(table)
     saved = folder / saved_name(config)
-    say(f"{seconds:.0f} s of training and evaluation; the policy: {saved}, {trainer.best.closing(trainer)}")
+    took = f"{seconds:.0f} s of training and evaluation"
+    show_notes([f"{took}; the policy: {saved}, {trainer.best.closing(trainer)}"], trainer.run)
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:

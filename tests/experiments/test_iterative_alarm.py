@@ -1,5 +1,6 @@
 """The alarm of iterative DPO: the scorers' sum rises while the monitor's score falls, also across a resume."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 from launching import read_lines, read_metrics, words
 
-from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from lmgym.errors import RunStopped
 from preferences.config import LossConfig
 from preferences.iterative import check
@@ -37,7 +38,9 @@ class Drifting:
 def go(talkative_models, few_pairs: Path, tmp_path: Path, monkeypatch) -> Go:
     """Three rounds of two updates, each with one call of the scorers for its replies and one for its evaluation."""
 
-    def run(monitor: Drifting | None, scorer: Drifting | None = None, name: str = "run", loss: str = "dpo") -> Path:
+    def run(
+        monitor: Drifting | None, scorer: Drifting | None = None, name: str = "run", loss: str = "dpo", best=None
+    ) -> Path:
         judges = {"mine": scorer or Drifting(1.0)}, {} if monitor is None else {"gold": monitor}
         monkeypatch.setattr(check, "load", lambda config: judges)
         config = IterativeConfig(
@@ -49,6 +52,7 @@ def go(talkative_models, few_pairs: Path, tmp_path: Path, monkeypatch) -> Go:
             LossConfig(loss),
             OptimizerConfig(1e-3, global_batch=4, micro_batch=4, max_updates=6),
             RunConfig(str(tmp_path / name), tracking="none", save_updates=2, save_total_limit=9),
+            TrainerConfig(best_metric=best),
         )
         train(config)
         return tmp_path / name
@@ -88,3 +92,13 @@ def test_a_run_that_goes_on_compares_with_the_looks_before_it_was_stopped(go: Go
     assert "ALARM at round 2: monitor gold's score fell from 0." in said
     assert "or lower learning_rate" in said, "simpo has no KL"
     assert read_metrics(folder)["alarm/monitor_falls"] == {0: 0.0, 2: 0.0, 4: 1.0, 6: 1.0}
+
+
+def test_the_best_by_the_monitor_says_how_few_prompts_chose_it(go: Go, capsys) -> None:
+    folder = go(Drifting(-1.0), best="score/gold")
+    said = words(capsys.readouterr().out)
+    assert "after update 2, the best by score/gold (-1.9" in said
+    assert "is the choice among 3 evaluations; all 8 prompts chose, with 60 or more half would measure" in said
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert (evaluation["update"], evaluation["choice"]["prompts_that_choose"]) == (2, 8)
+    assert any("all 8 prompts chose" in event["text"] for event in read_lines(folder / "events.jsonl"))

@@ -60,6 +60,7 @@ def test_the_best_by_a_monitor_is_kept_and_a_killed_run_ends_with_the_same(go: G
     assert json.loads((whole / "run.json").read_text())["best_update"] == best
     assert f"after update {best}, the best by long (" in said
     assert f"; the last, after update 24: {whole / 'last'}" in said
+    assert "is the choice among 6 evaluations; all 6 prompts chose, with 60 or more half would measure" in said
     assert f"The policy after update {best}, the best by `eval/monitor/long`" in (whole / "model/README.md").read_text()
     assert "The policy after update 24, the last; beside it is that after" in (whole / "last/README.md").read_text()
     load_policy(str(whole / "last"), load_tokenizer(str(whole / "last")))
@@ -79,6 +80,27 @@ def test_the_best_by_a_monitor_is_kept_and_a_killed_run_ends_with_the_same(go: G
     for name in ("model", "last"):
         assert weights(killed / name) == weights(whole / name)
     assert json.loads((killed / "run.json").read_text())["best_update"] == best
+
+
+def test_of_sixty_prompts_half_choose_and_the_rest_measure_the_kept_policy(
+    talkative_models: dict[str, Path], tmp_path: Path, capsys
+) -> None:
+    many = tmp_path / "many.jsonl"
+    many.write_text("".join(json.dumps({"prompt": f"tell me of number {i}"}) + "\n" for i in range(90)))
+    settings = {"best_metric": "long", "eval_size": 60, **SETTINGS | {"max_updates": 8, "save_updates": -1}}
+    folder = train_small(talkative_models["gpt2"], many, tmp_path, likes_length, **settings)
+    record = json.loads((folder / "run.json").read_text())
+    update, best = record["best_update"], record["best"]
+    rows = read_lines(folder / f"samples/evaluation-{update:06d}.jsonl")
+    lengths = [row["monitors"]["long"] for row in rows]
+    others = best["on_other_prompts"]
+    assert best["prompts_that_choose"] == others["units"] == 30
+    assert others["low"] < others["value"] < others["high"]
+    assert best["score"] + others["value"] == pytest.approx(2 * sum(lengths) / 60), "each prompt is on one side"
+    wanted = f"of which about {best['flattery']:.2g} is the choice among 2 evaluations; on the 30 prompts that did not"
+    assert wanted in words(capsys.readouterr().out)
+    assert "; on the 30 prompts that did not choose it: " in words((folder / "model/README.md").read_text())
+    assert any(wanted in event["text"] for event in read_lines(folder / "events.jsonl"))
 
 
 def test_the_saved_policy_is_that_of_its_evaluation(go: Go) -> None:

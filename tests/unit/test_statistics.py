@@ -22,6 +22,7 @@ from lmgym.statistics import (
     jackknife,
     mean,
     notes,
+    optimism,
     paired_difference,
     share,
     sign_flips,
@@ -264,3 +265,29 @@ def test_the_detectable_difference_is_the_one_that_as_many_units_are_needed_for(
     assert units_needed(1.0001 * detectable(3.0, 250), 3.0) == 250
     # (n - 1) s^2 / chi2(.1, 9) with 10 units: 9 / 4.168 = 2.159
     assert largest_spread(1.0, 10) == pytest.approx(1.4694, abs=1e-3)
+
+
+@pytest.mark.parametrize(("looks", "units", "highest"), [(2, 16, 0.5642), (9, 17, 1.4850), (40, 64, 2.1608)])
+def test_the_optimism_of_equal_looks_is_the_mean_of_the_highest_of_their_means(looks, units, highest) -> None:
+    rng = np.random.default_rng(looks)
+    # `highest`: of so many standard normal numbers (Tippett 1925); a prompt's own part is in all of its scores
+    own = 3 * rng.standard_normal((60, 1, units))
+    found = [optimism(values) for values in own + rng.standard_normal((60, looks, units))]
+    assert np.mean(found) == pytest.approx(highest / np.sqrt(units), rel=0.12)
+
+
+def test_a_look_that_is_clearly_best_has_no_optimism_and_one_nearly_so_rather_too_much() -> None:
+    rng = np.random.default_rng(1)
+    noise = rng.standard_normal((200, 5, 32))
+    assert np.mean([optimism(values) for values in noise + np.eye(5)[0][:, None] * 2]) == pytest.approx(0, abs=0.005)
+    close = noise + np.linspace(0, 0.4, 5)[:, None]
+    means = close.mean(2)
+    chosen = means.argmax(1)
+    true = np.mean(means[np.arange(200), chosen] - np.linspace(0, 0.4, 5)[chosen])
+    assert true < np.mean([optimism(values) for values in close]) < 2 * true
+
+
+def test_optimism_needs_two_looks_and_two_units_and_is_none_for_equal_values() -> None:
+    assert optimism(np.zeros((1, 9))) is optimism(np.zeros((9, 1))) is None
+    assert optimism(np.array([[0.0, 2.0], [1.0, 1.0]])) == pytest.approx(1 / np.sqrt(2)), "by hand: gaps of 2 and 0"
+    assert optimism(np.ones((3, 8))) == 0

@@ -104,8 +104,9 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
     for update in range(2):
         state.alarm.update(update, Reading.of([0.1, update], ["a", "b"]), Reading(0.5, 0.1, 9), 0.3)
     state.before, state.rounding, state.critic_is_ready = {"eval/eval_scorer": 0.2}, 1 / 30, True
-    state.best.improve(8, 0.25)
     state.watch.breaches(0.02, 0.001, 1.0, 0.001)
+    for update in (0, 8):
+        state.best.add(update, Reading.of([0.25, update], ["a", "b"]))
     state.reward_is_flat, state.equal_iterations = True, -1
     found, fresh = LoopState.fresh(config), LoopState.fresh(config)
     found.restore(json.loads(json.dumps(state.as_json())))
@@ -213,9 +214,13 @@ def test_the_reward_never_chooses_the_policy(given: str, why: str) -> None:
 
 def test_an_evaluation_is_the_best_if_its_score_is_higher_and_after_an_update() -> None:
     best = BestPolicy()
-    heard = [(0, 9.0), (4, 1.0), (8, 1.0), (12, None), (16, 2.0), (20, 1.5)]
-    assert [update for update, score in heard if best.improve(update, score)] == [4, 16]
-    assert best == BestPolicy(16, 2.0)
+    heard = [(0, [9.0]), (4, [1.0]), (8, [1.0]), (12, []), (16, [2.0]), (20, [1.5])]
+    found = []
+    for update, scores in heard:
+        best.add(update, Reading.of(scores, ["a"][: len(scores)]))
+        found.append(best.update)
+    assert found == [-1, 4, 4, 4, 16, 16]
+    assert best.score == 2.0
 
 
 def configured(folder: Path, **method) -> PPOConfig:
