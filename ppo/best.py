@@ -65,9 +65,7 @@ def keep_best(
     """Save the policy if the evaluation after this update is the best so far by the chosen monitor. Collective."""
     if state.best.update == update:
         key = best_key(config.reward, c.setup.monitors)
-        which = (
-            f"The policy after update {update:,}, the best by `{key}` {state.best.words}. The table is over all."
-        )
+        which = f"The policy after update {update:,}, the best by `{key}` {state.best.words}. The table is over all."
         with supervisor.saving_results(c.engine.module):
             save_results(config, c.engine, c.tokenizer, run, metrics, which)
 
