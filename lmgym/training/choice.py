@@ -27,9 +27,13 @@ class Choice:
     """names of the prompts that do not choose; empty if all do"""
 
     def add(self, update: int, reading: Reading) -> float | None:
-        """The mean over the prompts that choose; None without any of them, and before step 1, when these are picked."""
+        """The mean over the prompts that choose; None without any of them, and before step 1.
+
+        The first evaluation, or the first that has scores, picks them.
+        """
+        if not self.held_out and not self.looks and reading.units >= 2 * FEW:
+            self.held_out = [*reading.names[1::2]]
         if update == 0:
-            self.held_out = [*reading.names[1::2]] if reading.units >= 2 * FEW else []
             return None
         self.looks[update] = reading
         found = self._values(update, held_out=False)

@@ -51,6 +51,14 @@ def test_a_prompt_that_fails_keeps_its_side_and_a_look_without_scores_chooses_no
     assert "on the 0 prompts that did not choose it: –" in choice.words(10)
 
 
+def test_a_monitor_that_fails_before_step_1_has_its_halves_from_the_first_look_with_scores() -> None:
+    choice = Choice()
+    assert choice.add(0, Reading.of([], [])) is None
+    assert choice.add(5, reading([1.0, -1.0] * FEW)) == 1.0
+    assert choice.add(10, reading([2.0, -1.0] * FEW)) == 2.0
+    assert choice.measured(10).value == -1
+
+
 def test_of_looks_that_are_equal_the_flattery_is_that_of_the_highest_and_other_prompts_show_none() -> None:
     rng = np.random.default_rng(0)
     chosen, flattered, others = [], [], []
