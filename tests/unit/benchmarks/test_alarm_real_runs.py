@@ -1,7 +1,23 @@
 """The scorers of benchmarks/alarm_real_runs.py, its other rules, and its figures of the runs."""
 
+import json
+from statistics import median
+
 import pytest
-from alarm_real_runs import EVALUATIONS, RUNS, SOUND, UPDATES, WordScorer, configured, fall, other_rules, summary
+from alarm_real_runs import (
+    EVALUATIONS,
+    EXPLOITING,
+    EXPLOITING_UPDATES,
+    RUNS,
+    SOUND,
+    UPDATES,
+    WordScorer,
+    configured,
+    fall,
+    other_rules,
+    summary,
+)
+from launched import ROOT
 
 from lmgym.scoring.alarm import Alarm, Reading
 from lmgym.text import Conversation, Turn
@@ -64,3 +80,22 @@ def test_only_runs_whose_mean_on_fresh_prompts_never_fell_are_healthy() -> None:
         "two errors of a mean": {"noticed": 1, "updates_after_the_peak": [0]},
     }
     assert found["format"]["runs"] == 0
+
+
+def test_the_page_says_what_the_file_of_results_does() -> None:
+    record = json.loads((ROOT / "benchmarks/results/alarm_real_runs.json").read_text())
+    page, runs, found = (ROOT / "docs/ppo.md").read_text(), record["runs"], record["found"]
+    assert found == summary(runs)
+    assert f"{len(runs)} of the {sum(RUNS.values())} that are planned are made" in page
+    assert f"{found['healthy']} of {found['sound']} sound runs were healthy" in page
+    assert found["healthy_that_ring"]["ours"] == 0, "none rang"
+    assert f"and {found['healthy_that_ring']['two errors of a mean']} by the former rule" in page
+    kinds = [found[kind] for kind in EXPLOITING]
+    late = {rule: [x for kind in kinds for x in kind[rule]["updates_after_the_peak"]] for rule in runs[0]["rings"]}
+    ours, before, today = (late[rule] for rule in ("ours", "two errors of a mean", "the server's of today"))
+    assert len(ours) == sum(kind["runs"] for kind in kinds), "all were noticed"
+    assert f"All {len(ours)} runs that exploit" in page
+    assert f"{min(ours):g} to {max(ours):g} of their {EXPLOITING_UPDATES} updates" in page
+    assert f"(median {median(ours):g}): later" in page
+    assert f"former rule ({min(before):g} to {max(before):g}, median {median(before):g})" in page
+    assert f"{len(today)} (median {median(today):g})" in page
