@@ -32,7 +32,7 @@ PROBE_TOKENS, PROMPT_TOKENS = 12, 144
 """of a reply; of the prompt, more than a block of the prefix cache, which on a CPU has 128"""
 STRENGTHS = (1, 2)  # of a change; the second one if the first can hardly be seen in 16 bits
 FACTOR = 0.5  # of all weights, which is exact in fp32 and bf16, as is twice that; larger ones make networks chaotic
-ADAPTER_STD = 0.6  # over the root of the rank: of what takes the place of an adapter's second matrix, which begins at 0
+ADAPTER_STD = 0.3  # over the root of the rank: of what takes the place of an adapter's second matrix, which begins at 0
 LEAST_CHANGE = {"fp32": 100.0, "bf16": 6.0}
 """the change's effect on log-probabilities, as a multiple of what remains after it was synced"""
 NEEDED = "needed: vLLM 0.32, as lmgym engine serve starts it, or lmgym's own engine: leave --engine out"
@@ -179,33 +179,32 @@ def refuse_other_layers(
 
 @contextmanager
 def changed(trained: Sequence[tuple[str, torch.Tensor]], strength: int = 1) -> Iterator[None]:
-    """Within a `with`, trained weights are far from what they are: halved `strength` times, or, of adapters, whose
-    second matrices may be 0, these are random. Collective under ZeRO-3.
+    """Within a `with`, trained weights are far from what they are: halved `strength` times, or, of adapters, the first
+    matrices doubled and the second ones, which may be 0, random. Collective under ZeRO-3.
     """
-    adapters = [(name, p) for name, p in trained if ".lora_B." in name or ".lora_embedding_B." in name]
-    factor, kept = FACTOR**strength, dict[str, torch.Tensor]()
+    second = {name for name, _ in trained if ".lora_B." in name or ".lora_embedding_B." in name}
+    factor, kept = (1 / FACTOR if second else FACTOR) ** strength, dict[str, torch.Tensor]()
 
     def change(name: str, weight: torch.Tensor) -> None:
-        if adapters:
+        if name in second:
             kept[name] = weight.clone()
             rank_of_adapter = min(weight.shape)
             noise = np.random.default_rng(len(kept)).normal(size=tuple(weight.shape))
-            weight.copy_(torch.from_numpy(strength**2 * ADAPTER_STD / rank_of_adapter**0.5 * noise))
+            weight.copy_(torch.from_numpy(strength * ADAPTER_STD / rank_of_adapter**0.5 * noise))
         else:
             weight.mul_(factor)
 
     def undo(name: str, weight: torch.Tensor) -> None:
-        if adapters:
+        if name in second:
             weight.copy_(kept[name])
         else:
             weight.mul_(1 / factor)
 
-    chosen = adapters or trained
-    _edit(chosen, change)
+    _edit(trained, change)
     try:
         yield
     finally:
-        _edit(chosen, undo)
+        _edit(trained, undo)
 
 
 def whole_shape(parameter: torch.Tensor) -> tuple[int, ...]:

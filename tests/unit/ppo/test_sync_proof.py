@@ -33,6 +33,7 @@ def test_adapters_that_are_0_are_changed_too_and_back_after_an_error() -> None:
     def sync() -> None:
         with changed(weights):
             assert weights[1][1].abs().sum() > 1
+            assert torch.equal(weights[0][1], 2 * torch.ones(2, 4)), "a stale first matrix shows too"
             raise RuntimeError("the server died")
 
     with pytest.raises(RuntimeError, match="died"):
