@@ -154,7 +154,7 @@ def from_transcript(text: str) -> Conversation:
     """
     marks = find_marks(text)
     if not marks:
-        return Conversation((Turn("user", text.strip()),))
+        return Conversation((Turn("user", text.strip()),), is_text=True)
     persona, turns = [text[: marks[0].start()].strip()], list[Turn]()
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
         said = text[mark.end() : following.start() if following else None].strip()
@@ -167,4 +167,4 @@ def from_transcript(text: str) -> Conversation:
             turns.append(Turn("bot" if role == "assistant" else role, said))
     if turns and turns[-1] == Turn("bot", ""):
         turns.pop()
-    return Conversation(tuple(turns), "\n".join(filter(None, persona)))
+    return Conversation(tuple(turns), "\n".join(filter(None, persona)), is_text=True)

@@ -49,6 +49,8 @@ class Conversation:
     persona: str = ""
     tools: str = ""
     """the functions that the bot may call, as JSON"""
+    is_text: bool = field(default=False, compare=False, repr=False)
+    """read from a text, plain or a transcript, and not from messages: some reward functions ask"""
 
 
 Reply = str | Turn

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from lmgym.errors import InputError, shown
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
-from lmgym.scoring.named_scorers import read_names
 from ppo.config import PPOConfig, RewardConfig
 from ppo.evaluation import monitor_key
+from ppo.rewards import optimised
 from ppo.state import LoopState, save_results
 from ppo.task_setups import TaskSetup
 
@@ -29,8 +29,7 @@ def check_best_metric(settings: RewardConfig, monitors: Iterable[str]) -> None:
     given = settings.best_metric
     if given is None or best_key(settings, monitors):
         return
-    optimised = {*read_names(settings.scorers, "--scorers")} if settings.scorers else set()
-    is_reward = "reward" in given or given.rpartition("/")[2] in optimised
+    is_reward = "reward" in given or given.rpartition("/")[2] in optimised(settings)
     why = (
         "the policy is optimised for it, and the one with most of it is the one that exploits it most"
         if is_reward

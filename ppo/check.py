@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -43,12 +43,14 @@ from lmgym.training.setup import EVALUATIONS
 from lmgym.turn_ends import template_notes
 from ppo.actor_critic import count_layers
 from ppo.algorithms.kl import MOST_CHANGE
+from ppo.algorithms.methods import MethodName, preset
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
 from ppo.engine_sampler import OWN
 from ppo.memory import check_run_memory
 from ppo.opponents import check_opponents
-from ppo.task_setups import EVAL_SCORER, Prepare, TaskSetup, check_setup
+from ppo.rewards import EVAL_SCORER
+from ppo.task_setups import Prepare, TaskSetup, check_setup
 
 MOST_PASSES, FEWEST_ITERATIONS = 10, 10
 """over the tasks, and of a run, where the user did not set the number of updates"""
@@ -144,6 +146,7 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
     config.sampling  # noqa: B018 - checks its own ranges
     config.refuse_unfit_ahead()
     check_engine(config)
+    check_normalize(config)
     method, algorithm, adapts = config.method, config.algorithm, config.method.target is not None
     rollouts, batch, group = config.rollout.num_rollouts, config.optimizer.global_batch, algorithm.num_generations
     unfrozen, lora, horizon = method.num_layers_unfrozen, config.policy.lora_rank, MOST_CHANGE * rollouts
@@ -173,6 +176,30 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
     for message, broken in rules.items():
         if broken:
             raise InputError(message)
+
+
+def check_normalize(config: PPOConfig) -> None:
+    """Raises InputError for a way to normalise rewards that is none, or that other settings leave no place for."""
+    normalize, algorithm, clip = config.reward.normalize, config.algorithm, config.reward.cliprange_reward
+    if normalize not in (None, "run", "group", "none"):
+        raise InputError(f"normalize={shown(normalize)}; needed: run, group or none")
+    if normalize != "group":
+        return
+    if not algorithm.compares or algorithm.percentile is not None:
+        needed = ", ".join(
+            name for name in get_args(MethodName) if preset(name).compares and preset(name).percentile is None
+        )
+        raise InputError(
+            f"normalize=group with --method {algorithm.name}, whose advantages compare no replies to one prompt; "
+            f"needed: one of {needed}, or --normalize run"
+        )
+    if config.method.scale_rewards is not None:
+        raise InputError(
+            f"scale_rewards={config.method.scale_rewards} with normalize=group, which scales each reward by its group "
+            "and the sum by the batch; needed: the one or the other"
+        )
+    if clip is not None and clip < math.inf:
+        raise InputError(f"cliprange_reward={clip:g} with normalize=group, which clips nothing; needed: one of both")
 
 
 def check_engine(config: PPOConfig) -> None:

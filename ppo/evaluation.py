@@ -15,10 +15,10 @@ import numpy as np
 from lmgym.aids import aid
 from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks, rank, world_size
 from lmgym.environments.episodes import Episode
-from lmgym.environments.function_reward import call_function
-from lmgym.environments.protocol import Task
+from lmgym.environments.function_reward import NO_REWARD, abstains, call_function
+from lmgym.environments.protocol import Sample, ScoreRequest, Task
 from lmgym.environments.recorded import record_games
-from lmgym.environments.scorer_reward import score_with_retries
+from lmgym.environments.scorer_reward import scores_of
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.runs.process_state import process_state_kept
@@ -26,14 +26,15 @@ from lmgym.runs.run import Run
 from lmgym.scoring.agreement import pair_agreement
 from lmgym.scoring.alarm import Reading
 from lmgym.scoring.diversity import diversity
-from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries
+from lmgym.scoring.retries import RetryPolicy, Reward, RewardResult, call_with_retries
 from lmgym.statistics import from_moments
-from lmgym.text import Conversation, reply_text, to_transcript
+from lmgym.text import Conversation, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
 from ppo.monitoring.metrics import Sums, episode_sums, reduce_means
+from ppo.rewards import EVAL_SCORER
 from ppo.rollouts import play_tasks
-from ppo.task_setups import EVAL_SCORER, TaskSetup
+from ppo.task_setups import TaskSetup
 
 EVALUATION_SEED = 7_654_321
 SHOWN = 4  # replies that are printed at an evaluation
@@ -272,9 +273,22 @@ def monitor(
     """Each monitor's score of each episode's last reply; prompts are conversations."""
     if not setup.monitors or not episodes:
         return {name: [] for name in setup.monitors}
-    prompts = [tasks[episode.index]["prompt"] for episode in episodes]
-    replies = [reply_text(episode.steps[-1].completion.text) for episode in episodes]
-    return {name: score_with_retries(scorer, prompts, replies, retries) for name, scorer in setup.monitors.items()}
+    samples = []
+    for episode in episodes:
+        step, columns = episode.steps[-1], dict(tasks[episode.index])
+        request = ScoreRequest(episode.agent, columns.pop("prompt"), step.completion.text, columns)
+        samples.append(Sample(request, step.prompt_text, step.completion))
+    return {
+        name: [_as_number(result) for result in scores_of(source, samples, retries)]
+        for name, source in setup.monitors.items()
+    }
+
+
+def _as_number(result: RewardResult[Reward]) -> RewardResult[float]:
+    """A monitor's score of a reply: the sum of those of its tokens; a function that abstains gives none."""
+    if abstains(result):
+        return RewardResult(None, NO_REWARD)
+    return RewardResult(sum(result.value) if isinstance(result.value, tuple) else result.value, result.error)
 
 
 def table_rows(

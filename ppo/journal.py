@@ -22,6 +22,7 @@ import torch
 from lmgym.distributed.random_state import random_state, restore_random_state
 from lmgym.distributed.ranks import all_gather_objects, rank, world_size
 from lmgym.environments.episodes import Episode, Step
+from lmgym.environments.groups import Share
 from lmgym.generation.protocol import Candidates, Choice, Completion, LikelyTokens
 from lmgym.runs.checkpoint_files import NAME as CHECKPOINT
 from lmgym.runs.checkpoint_files import in_a_line
@@ -29,9 +30,7 @@ from lmgym.runs.files import sync, write_bytes
 from lmgym.runs.resuming import FOLDER as CHECKPOINTS
 from lmgym.runs.run import Run
 from lmgym.text import Conversation, Turn
-from ppo.config import PPOConfig
-from ppo.rollouts import Played, share_of_iteration
-from ppo.task_setups import TaskSetup
+from ppo.rollouts import Played
 
 FOLDER = "journal"
 FILE = re.compile(r"iteration-(\d{8})-rank-(\d{5})\.pt")
@@ -59,19 +58,15 @@ class Journal:
             sync(self.folder)
             self._remove_before(iteration)
 
-    def read(
-        self, iteration: int, setup: TaskSetup, config: PPOConfig, restores_random_state: bool
-    ) -> tuple[Played | None, str]:
-        """This rank's episodes of an iteration if all ranks have theirs, of the same weights; else None, and why.
-
-        Collective.
+    def read(self, iteration: int, share: Share, restores_random_state: bool) -> tuple[Played | None, str]:
+        """This rank's episodes of its share of an iteration if all ranks have theirs, of the same weights; else None,
+        and why. Collective.
         """
         found, why = self._load(iteration)
         ranks = all_gather_objects((found.get("updates"), why))
         if found and len(ranks) == len([one for one in ranks if one[0] == found["updates"]]):
             if restores_random_state and found["random"] is not None:
                 restore_random_state(found["random"])
-            share = share_of_iteration(setup, config, iteration)
             return Played(found["episodes"], share, updates=found["updates"], texts=found["texts"]), ""
         return None, next(filter(None, (why for _, why in ranks)), "ranks have them of different weights")
 

@@ -26,7 +26,7 @@ from ppo.check import Plan
 from ppo.experience import LogprobMismatch
 from ppo.journal import Journal
 from ppo.monitoring.metrics import Clock, TimedReward, text_sums
-from ppo.rollouts import Played, roll_out
+from ppo.rollouts import Played, roll_out, share_of_iteration
 from ppo.setup import TrainingComponents
 from ppo.state import LoopState
 
@@ -143,8 +143,8 @@ class PendingRollouts:
         if not self._reads_journal:
             return None
         assert self.journal is not None
-        config, needed = self.plan.config, not restores_random_state
-        played, why = self.journal.read(iteration, self.c.setup, config, restores_random_state and not self.in_thread)
+        needed, share = not restores_random_state, share_of_iteration(self.c.setup, self.plan.config, iteration)
+        played, why = self.journal.read(iteration, share, restores_random_state and not self.in_thread)
         if played is None:
             self._reads_journal = False
             if needed or "missing" not in why:

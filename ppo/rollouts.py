@@ -12,7 +12,7 @@ Design decisions:
 - Each trained agent has an episode of each game, without rows if it did not act: ranks have equally many.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -32,6 +32,7 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Choice, Sampling
 from lmgym.models.forward.packed_rows import PackedRows, pack_choices, pack_rows
 from ppo.config import PPOConfig
+from ppo.reward_parts import RewardParts, apart, overlong_share
 from ppo.task_setups import TaskSetup
 
 
@@ -76,6 +77,8 @@ class Rollouts:
     """[M]: weights of the sampler's correction"""
     kl_coef: float = 0.0
     """of the KL in the loss"""
+    parts: RewardParts | None = None
+    """rewards that are normalised within each group before their sum, and are not in `scores`"""
     frozen_states: list[torch.Tensor] | None = None
     """[tokens, W] per row: output of the frozen layers"""
     choices: list[Choice] | None = None
@@ -311,14 +314,20 @@ def refuse_idle_agents(episodes: Sequence[Episode], setup: TaskSetup) -> None:
 
 
 def gather(
-    episodes: Sequence[Episode], config: PPOConfig, staleness: int = 0, groups: np.ndarray | None = None
+    episodes: Sequence[Episode],
+    config: PPOConfig,
+    staleness: int = 0,
+    groups: np.ndarray | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> Rollouts:
     """Rollouts of episodes, in their order. A single reward goes to the reply's last token, dense ones to each token.
 
     Rewards are clipped, reduced by the penalties where a reply is long or reached the token limit, and scaled. `groups`
-    [E] number the episodes' groups; None: each has one of its own.
+    [E] number the episodes' groups; None: each has one of its own. `weights` are of the rewards that are kept apart, to
+    be normalised one by one: `scores` are the others.
     """
     settings, penalty = config.reward, config.algorithm.overlong_penalty
+    parts, episodes = (None, episodes) if weights is None else apart(episodes, weights, settings.scale)
     steps = [(e, step) for e, episode in enumerate(episodes) for step in episode.steps]
     choices = [step.completion.choice for _, step in steps if step.completion.choice is not None]
     lengths = np.array([1 if choices else len(step.completion.ids) for _, step in steps], dtype=np.int64)
@@ -329,7 +338,8 @@ def gather(
             scores[starts[i] : starts[i + 1]] = sum(step.reward) if choices else step.reward
         elif step.reward is not None:
             scores[starts[i + 1] - 1] = step.reward
-    np.clip(scores, -settings.cliprange_reward, settings.cliprange_reward, out=scores)
+    if settings.cliprange_reward is not None:
+        np.clip(scores, -settings.cliprange_reward, settings.cliprange_reward, out=scores)
     truncated = np.array([step.completion.finish_reason == "length" for _, step in steps], dtype=bool)
     scores[starts[1:][truncated] - 1] -= settings.missing_eos_penalty
     if penalty > 0:
@@ -356,13 +366,8 @@ def gather(
         final_rows=[list(ids) for _, ids in finals],
         final_episodes=np.array([e for e, _ in finals], dtype=np.int64),
         choices=choices or None,
+        parts=parts,
     )
-
-
-def overlong_share(lengths: np.ndarray, most: int, buffer: float) -> np.ndarray:
-    """Each length's share of the last `buffer` of `most` tokens: 0 before, 1 at the limit (Yu et al. 2025, eq. 13)."""
-    room = buffer * most
-    return np.clip((lengths - (most - room)) / room, 0, 1)
 
 
 def similar_batches(lengths: Sequence[int], optimizer: OptimizerConfig, times: int = 1) -> list[np.ndarray]:

@@ -198,7 +198,7 @@ def save_results(
 
 @aid("the model card", str)
 def _card(config: PPOConfig, run: Run, metrics: Mapping[str, float], which: str) -> str:
-    reward = config.reward.scorers or "a reward of its own"
+    reward = ",".join(filter(None, (config.reward.reward, config.reward.scorers))) or "a reward of its own"
     description = (
         f"A causal language model: `{config.policy.model}`, optimised by lmgym ({config.algorithm.name}) against "
         f"`{reward}`."

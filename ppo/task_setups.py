@@ -8,28 +8,30 @@ from typing import Any, Protocol
 from lmgym.data.mixing import Part, drawn_by_set
 from lmgym.data.prompts import Prompts, RowCheck, read_prompts
 from lmgym.data.rejections import Rejection, Tally, tally
-from lmgym.distributed.deepspeed_engine import without_sharded_load
-from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.environments.bounds import read_result
-from lmgym.environments.function_reward import FunctionReward, WeightedRewards
+from lmgym.environments.function_reward import FunctionReward
 from lmgym.environments.players import Actor
 from lmgym.environments.protocol import Environment, Observation, RewardFunction, StepResult, Task
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.environments.scored_chat import ScoredChat
-from lmgym.environments.scorer_reward import ScorerReward
+from lmgym.environments.scorer_reward import ScorerReward, Source
 from lmgym.errors import InputError, shown
 from lmgym.generation.actions import read_candidates
 from lmgym.runs.user_code import call_user_code
-from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
-from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.named_scorers import read_weights
 from ppo.config import PPOConfig, RewardConfig
-
-SCORER_SETTINGS = ("scorers", "weights", "eval_scorer", "monitor_scorers")
-EVAL_SCORER = "eval_scorer"
-"""name among the monitors of the scorer that has an alarm"""
+from ppo.rewards import (
+    EVAL_SCORER,
+    SCORER_SETTINGS,
+    columns_of,
+    limits_of,
+    load_monitors,
+    load_scorer_reward,
+    monitored,
+)
 
 RewardFunctions = Callable[..., Any] | Mapping[str, Callable[..., Any]]
-"""trlx's `reward_fn(samples, prompts, outputs, tokenizer, **columns)`, or several by name"""
+"""a reward function in a form of lmgym/scoring/function_forms.py, or several by name"""
 Metric = Callable[..., Mapping[str, Any]]
 """trlx's `metric_fn(samples, prompts, outputs, tokenizer, **columns)`: a number per name, or one per sample; with a
 parameter `output_ids`, it receives the sampled ids too"""
@@ -46,7 +48,7 @@ class TaskSetup:
     fingerprint: str
     metric: Metric | None = None
     """further metrics of the evaluation's episodes"""
-    monitors: Mapping[str, Scorer] = field(default_factory=dict)
+    monitors: Mapping[str, Source] = field(default_factory=dict)
     """scorers that are never optimised; the one named EVAL_SCORER has an alarm"""
     players: Mapping[str, Actor] = field(default_factory=dict)
     """generators of the agents that are not trained"""
@@ -164,7 +166,7 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "fingerprint": (lambda value: isinstance(value, str), "a text that says which tasks these are"),
     "metric": (_optional(callable), "None or a function"),
-    "monitors": (_named("score"), "scorers by name"),
+    "monitors": (_named("score", "rewards"), "scorers by name"),
     "players": _ACTORS,
     "trained_agents": (_from(1), "a number from 1 on"),
     "rejections": (_several(Rejection), "those that read_prompts returned"),
@@ -188,11 +190,14 @@ class Prepare(Protocol):
 
 
 def chat_with_scorers(config: PPOConfig, tokenizer: Any) -> TaskSetup:
-    """One reply to each prompt, rewarded by the scorers of the settings, on the rank that sampled it."""
+    """One reply to each prompt, rewarded by the functions and scorers of the settings, on the rank that sampled it."""
     seed, columns = config.optimizer.split_seed, config.columns
     prompts = read_prompts(config.rollout, seed, tokenizer=tokenizer, columns=columns)
+    names = columns_of(prompts.train, prompts.evaluation)
     # a replay scores nothing
-    reward_function, monitors = (None, {}) if config.rollout.replay else load_scorer_reward(config.reward)
+    reward_function, monitors = (
+        (None, {}) if config.rollout.replay else load_scorer_reward(config.reward, tokenizer, names)
+    )
     return TaskSetup(
         prompts.train,
         prompts.evaluation,
@@ -215,7 +220,7 @@ def text_with_function(
     as_text: bool = True,
     row_check: RowCheck | None = None,
 ) -> Prepare:
-    """One reply to each prompt, rewarded by a function `(samples, prompts, outputs, tokenizer, **columns)`.
+    """One reply to each prompt, rewarded by a function in a form of lmgym/scoring/function_forms.py.
 
     Of several functions by name it is their sum, weighted by the setting `weights`. `tasks` are read from the settings'
     prompts unless given; of those, rows in which `row_check` finds a fault are rejected. Monitors need prompts that are
@@ -224,7 +229,7 @@ def text_with_function(
 
     def prepare(config: PPOConfig, tokenizer: Any) -> TaskSetup:
         why = "a Python function rewards here; scorers can only be monitors (--eval_scorer, --monitor_scorers)"
-        unused = ("scorers",) if isinstance(function, Mapping) else ("scorers", "weights")
+        unused = ("reward", "scorers", *(() if isinstance(function, Mapping) else ("weights", "normalize")))
         refuse_unused(config.reward, unused, why)
         reward = _function_reward(function, tokenizer, config.reward)
         if tasks is None:
@@ -234,8 +239,8 @@ def text_with_function(
         else:
             prompts, held_out = Prompts(list(tasks), list(eval_tasks), []), eval_tasks or tasks
         for part in (prompts.train, [*prompts.train, *held_out]):  # training lacks columns that only the other has
-            reward.check({name for task in part for name in task if name != "prompt"})
-        monitors = load_monitors(config.reward, held_out)
+            reward.check(columns_of(part))
+        monitors = load_monitors(config.reward, held_out, tokenizer)
         return TaskSetup(
             prompts.train,
             held_out,
@@ -248,7 +253,7 @@ def text_with_function(
             rows=prompts.rows,
             parts=prompts.parts,
             reading=prompts.reading,
-            uses_settings=frozenset({"weights"} - set(unused)),
+            uses_settings=frozenset({"weights", "normalize"} - set(unused)),
         )
 
     return prepare
@@ -256,13 +261,13 @@ def text_with_function(
 
 def _function_reward(
     function: RewardFunctions, tokenizer: Any, settings: RewardConfig
-) -> FunctionReward | WeightedRewards:
+) -> FunctionReward | ScorerReward:
     """The reward of a function, or of several by name. Raises InputError for functions and weights that do not fit."""
     limits = tokenizer, settings.reward_timeout, settings.reward_retries
     if not isinstance(function, Mapping):
         return FunctionReward(function, *limits)
-    functions = {name: FunctionReward(one, *limits) for name, one in function.items()}
-    return WeightedRewards(functions, read_weights(settings.weights, functions))
+    functions = {name: FunctionReward(one, *limits, name) for name, one in function.items()}
+    return ScorerReward(functions, read_weights(settings.weights, functions), None, *limits_of(settings))
 
 
 def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> TaskSetup:
@@ -272,56 +277,6 @@ def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> T
     known = draw_random_walks(graph_seed)
     reward = FunctionReward(known.reward, tokenizer, None)
     return TaskSetup(known.tasks, 50 * known.tasks, ScoredChat, reward, f"random walks {graph_seed}", known.metric)
-
-
-def load_scorer_reward(settings: RewardConfig) -> tuple[ScorerReward, Mapping[str, Scorer]]:
-    """The scorers with their weights, not normalised yet, and the monitors. Collective.
-
-    Raises InputError, on every rank, if one does not load.
-    """
-    if not settings.scorers:
-        raise InputError("scorers is empty; needed: --scorers [name=]PATH, comma-separated")
-    weights = read_weights(settings.weights, read_names(settings.scorers))
-    scorers, monitors = _load(settings, settings.scorers, _joined(_monitors(settings)))
-    clip, timeout, retries = settings.cliprange_reward, settings.reward_timeout, settings.reward_retries
-    return ScorerReward(scorers, weights, None, clip, timeout, retries), monitors
-
-
-def load_monitors(settings: RewardConfig, tasks: Sequence[Task]) -> Mapping[str, Scorer]:
-    """The monitors. Raises InputError, before any loads, if a prompt is a text. Collective."""
-    words = _joined(_monitors(settings))
-    texts = [prompt for task in tasks if isinstance(prompt := task.get("prompt"), str)]
-    if words and texts:
-        raise InputError(
-            f"--eval_scorer and --monitor_scorers name {words}, and a prompt is the text {texts[0]!r:.60}; needed: "
-            "conversations, which scorers score replies to: text_with_function(..., as_text=False), or leave them out"
-        )
-    [monitors] = _load(settings, words)
-    return monitors
-
-
-def _monitors(settings: RewardConfig) -> dict[str, str]:
-    """Paths of the monitors by name. Raises InputError for a malformed setting, and for two of one name."""
-    named = read_names(settings.monitor_scorers, "--monitor_scorers") if settings.monitor_scorers else {}
-    if not settings.eval_scorer:
-        return named
-    if EVAL_SCORER in named:
-        raise InputError(
-            f"--eval_scorer {settings.eval_scorer} and --monitor_scorers {settings.monitor_scorers} both name "
-            f"{EVAL_SCORER}; needed: different names"
-        )
-    return {EVAL_SCORER: settings.eval_scorer, **named}
-
-
-def _joined(paths: Mapping[str, str]) -> str:
-    return ",".join(f"{name}={path}" for name, path in paths.items())
-
-
-def _load(settings: RewardConfig, *several: str) -> list[dict[str, Scorer]]:
-    """The scorers of each setting `name=PATH,...`. Collective."""
-    precision = settings.scorer_precision
-    with without_sharded_load():
-        return raise_on_all_ranks(lambda: [load_scorers(words, precision) if words else {} for words in several])
 
 
 def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> None:
@@ -351,10 +306,9 @@ def check_setup(config: PPOConfig, setup: TaskSetup, tokenizer: Any) -> None:
 
 def check_unused_settings(settings: RewardConfig, setup: TaskSetup) -> None:
     """Raises InputError for scorers that a custom task setup neither optimises nor monitors."""
-    missing = _monitors(settings).keys() - setup.monitors.keys()
+    missing = monitored(settings).keys() - setup.monitors.keys()
     unused = {
-        "scorers": not isinstance(setup.reward_function, ScorerReward),
-        "weights": not isinstance(setup.reward_function, ScorerReward),
+        **dict.fromkeys(SCORER_SETTINGS[:4], not isinstance(setup.reward_function, ScorerReward)),
         "eval_scorer": EVAL_SCORER in missing,
         "monitor_scorers": bool(missing - {EVAL_SCORER}),
     }

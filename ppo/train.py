@@ -59,11 +59,12 @@ from ppo.monitoring.safeguards import (
 )
 from ppo.opponents import claim_pool, set_opponent
 from ppo.pending import PendingRollouts, recovering, sync
+from ppo.rewards import EVAL_SCORER, normalised_by_run, weights_by_group
 from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_idle_agents, share_of_iteration
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.sync_proof import SyncError
-from ppo.task_setups import EVAL_SCORER, Prepare
+from ppo.task_setups import Prepare
 
 
 def train(config: PPOConfig, prepare: Prepare) -> Path:
@@ -139,7 +140,8 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         played = _completed(config, c, pending.take(iteration, clock), run, iteration)
         pending.begin_next(iteration + 1, clock)
         episodes, groups = played.episodes, number_groups(played.episodes, played.share.groups)
-        rollouts = gather(episodes, config, before - played.updates, groups)
+        weights = weights_by_group(config.reward, c.setup.reward_function)
+        rollouts = gather(episodes, config, before - played.updates, groups, weights)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
@@ -268,9 +270,10 @@ def _spread(config: PPOConfig, played: Played, groups: np.ndarray) -> dict[str, 
 
 
 def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, run: Run, supervisor: Supervisor) -> None:
-    """Normalise the scorers by their moments on replies of the policy before step 1, if asked for. Collective."""
+    """Normalise scorers by their moments on replies of the policy before step 1, if asked for. Collective."""
     reward = c.setup.reward_function
-    if not isinstance(reward, ScorerReward) or not config.reward.normalize:
+    names = normalised_by_run(config.reward, reward)
+    if not isinstance(reward, ScorerReward) or not names:
         return
     if state.scorer_moments is None:
         supervisor.heartbeat("reference replies, to normalise scorers")
@@ -278,7 +281,7 @@ def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, run: 
         own, recorder = share_of_iteration(c.setup, config, 0), RecordingScorer()
         seeds, how = [seed ^ 1 for seed in own.seeds], (c.tokenizer, c.sampling, config, recorder, own.members)
         recovering(c, run, supervisor, lambda: play_tasks(c.setup, own.tasks, seeds, c.sampler.generator, *how))
-        sums = reference_moments(reward, recorder.samples)
+        sums = reference_moments(reward, recorder.samples, names)
         state.scorer_moments = to_moments({name: sum_over_ranks(of_rank) for name, of_rank in sums.items()})
     c.setup = replace(c.setup, reward_function=replace(reward, moments=state.scorer_moments))
 

@@ -55,7 +55,7 @@ def grpo_config(trainer: BasePlayPen, folder: Path, method: MethodConfig, **lora
             generation_batch_size=64,
         ),
         # a masked game is no fault of the run
-        reward=RewardConfig(normalize=False, max_failed_rewards=1.0), method=method,
+        reward=RewardConfig(max_failed_rewards=1.0), method=method,
         optimizer=OptimizerConfig(5e-7, global_batch=128, micro_batch=4, max_updates=100),
         run=RunConfig(output=str(folder), save_updates=-1, tracking="none"), limits=LimitConfig(max_kl=0.0),
     )  # fmt: skip

@@ -19,6 +19,8 @@ from lmgym.data.rows import prompt_key, read_rows
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.files import write_lines
+from lmgym.scoring.function_forms import Given, RewardInput
+from lmgym.scoring.function_scorers import FileScorer
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.protocol import NoVerdict, Scorer, read_scores
 from lmgym.statistics import notes, share
@@ -45,6 +47,15 @@ class ScoredRow:
     def is_pair(self) -> bool:
         """True for a chosen and a rejected reply."""
         return len(self.replies) == 2
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What the row has beside the conversation and its replies, for a function."""
+        read = {
+            *_reads(self.record.fields),
+            *(ours for ours, name in (self.record.names or {}).items() if ours != name),
+        }
+        return {name: value for name, value in self.record.fields.items() if name not in read}
 
     def line(self, scores: Sequence[float]) -> dict[str, Any]:
         """The row's fields with its scores."""
@@ -75,7 +86,7 @@ def score_file(
     _make_folder(target)  # before hours of scoring
     for note in reading:
         say(note)
-    scorer = load_scorer(path, concurrency=concurrency)
+    scorer = load_scorer(path, concurrency=concurrency, given=Given(frozenset().union(*(row.columns for row in rows))))
     replies = sum(len(row.replies) for row in rows)
     say(f"{len(rows):,} rows to score, with {replies:,} replies", error=True)
     with StatusLine("scoring", len(rows), "rows", plain=True) as status:
@@ -159,8 +170,13 @@ def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
         return scorer.score_groups([row.conversation for row in rows], [row.replies for row in rows])
     conversations = [row.conversation for row in rows for _ in row.replies]
     replies = [reply for row in rows for reply in row.replies]
-    # a model renders a turn with reasoning too
-    scores = iter(read_scores(scorer.score(conversations, replies), len(replies)))  # type: ignore[arg-type]
+    if isinstance(scorer, FileScorer):
+        columns = [row.columns for row in rows for _ in row.replies]
+        given = zip(conversations, replies, columns, strict=True)
+        found: Any = scorer.score_inputs([RewardInput(c, reply, columns=own) for c, reply, own in given])
+    else:
+        found = scorer.score(conversations, replies)  # type: ignore[arg-type]  # a model renders a turn with reasoning
+    scores = iter(read_scores(found, len(replies)))
     return [[next(scores) for _ in row.replies] for row in rows]
 
 

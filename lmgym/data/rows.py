@@ -96,7 +96,7 @@ def read_conversation(value: Any, name: str, tools: Any = None) -> Conversation:
     if isinstance(value, Conversation):
         conversation = value
     elif isinstance(value, str):
-        conversation = Conversation((Turn("user", value.strip()),))
+        conversation = Conversation((Turn("user", value.strip()),), is_text=True)
     elif isinstance(value, list):
         try:
             conversation = from_messages(value)

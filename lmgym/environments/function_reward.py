@@ -1,4 +1,4 @@
-"""Rewards by a Python function with trlx's signature. A failed reward is None, never 0 (lmgym/scoring/retries.py).
+"""Rewards by a Python function of any form of lmgym/scoring/function_forms.py. A failed reward is None, never 0.
 
 Design decisions:
 - A function that rewards tokens knows the text of a reply, and has tokens of its own: `tokenizer(output)`, as in trlx's
@@ -6,34 +6,37 @@ Design decisions:
 """
 
 import inspect
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 from lmgym.environments.episodes import Step
 from lmgym.environments.protocol import Sample, SampleReward
-from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion
 from lmgym.runs.process_state import process_state_kept
-from lmgym.scoring.retries import RetryPolicy, Reward, call_with_retries, read_number
+from lmgym.scoring.function_forms import Given, RewardCall, RewardInput
+from lmgym.scoring.retries import RetryPolicy, Reward, RewardResult, call_with_retries, read_number
 
 ARGUMENTS = ("samples", "prompts", "outputs", "tokenizer")
 OUTPUT_IDS = "output_ids"  # passed only to functions with a parameter of this name
 WINDOW = 8  # ids before one that it is decoded with
-_SIGNATURE = "reward_fn(samples, prompts, outputs, tokenizer, **columns)"
+ABSTAINS = math.nan
+"""in place of the reward of a reply that a function does not apply to"""
+NO_REWARD = "no function rewards this reply: each gave None"
 
 
 @dataclass(frozen=True)
 class FunctionReward:
-    """A reward function in Python: trlx's `reward_fn(samples, prompts, outputs, tokenizer, **columns)`.
+    """A reward function in Python, called by name in its form, with the columns of the tasks, a list each, which have
+    None for a task that lacks one.
 
-    All arguments are passed by keyword. `samples` are prompts with outputs; columns are those of the tasks, a list
-    each, with None for a task that lacks one. A function with a parameter `output_ids` also gets the sampled ids, a
-    list a sample, including an eos if one was sampled. It returns a number a sample, or a list with a number for each
-    of these ids, or for each token of `tokenizer(output)`, with or without special tokens. Raises InputError for a
-    function that cannot be called so.
+    It returns a number a reply, or a list with a number for each of its sampled ids, including an eos if one was
+    sampled, or for each token of `tokenizer(output)`, with or without special tokens. In TRL's form it may return None
+    for a reply that it does not apply to. Raises InputError for a function that fits no form.
     """
 
     function: Callable[..., Any]
@@ -41,101 +44,59 @@ class FunctionReward:
     timeout: float | None = 60.0
     """seconds a call may take; None: no limit, and no thread"""
     retries: int = 2
+    name: str = "the reward function"
 
     def __post_init__(self) -> None:
         RetryPolicy(self.timeout, self.retries)
-        self._bind((), whole=False)
+        self.call  # noqa: B018 - refuses what fits no form
+
+    @cached_property
+    def call(self) -> RewardCall:
+        """The function, called by name."""
+        return RewardCall(self.name, self.function)
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raises InputError if the function does not accept columns of these names, or requires others."""
-        self._bind(columns, whole=True)
-
-    def _bind(self, columns: Iterable[str], whole: bool) -> None:
-        """Bind the arguments to the function's parameters, all of which must be given if `whole`."""
-        if not callable(self.function) or inspect.iscoroutinefunction(self.function):
-            raise InputError(f"the reward is {self.function!r}; needed: a plain function, {_SIGNATURE}")
-        arguments = (*ARGUMENTS, OUTPUT_IDS) if _takes_ids(self.function) else ARGUMENTS
-        columns = list(columns)
-        if taken := sorted(set(arguments) & set(columns)):
-            raise InputError(
-                f"the data has columns named {taken}, which a reward function is given anyway; rename them"
-            )
-        names = [*arguments, *columns]
-        try:
-            signature = inspect.signature(self.function)
-            (signature.bind if whole else signature.bind_partial)(**dict.fromkeys(names))
-        except TypeError as error:
-            raise InputError(
-                f"the reward function cannot be called with {names}: {error}; needed: {_SIGNATURE}"
-            ) from error
-        except ValueError:
-            return  # a builtin without a signature
+        """Raises InputError if the function requires what there is not in rows of these columns."""
+        self.call.check(Given(frozenset(columns), of_policy=True))
 
     def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
         """One reward a sample, in order."""
+        return [
+            SampleReward(None, error=NO_REWARD) if abstains(result) else SampleReward(result.value, error=result.error)
+            for result in self.results(samples)
+        ]
+
+    def results(self, samples: Sequence[Sample]) -> list[RewardResult[Reward]]:
+        """What the function gives each sample, in order: a reward, ABSTAINS, or an error."""
         names = list(dict.fromkeys(name for sample in samples for name in sample.request.columns))
 
         def call(indices: Sequence[int]) -> Any:
-            chosen = [samples[i] for i in indices]
-            columns = {name: [sample.request.columns.get(name) for sample in chosen] for name in names}
-            return call_function(self.function, chosen, self.tokenizer, columns)
+            return self.call([_input(samples[i], names) for i in indices], self.tokenizer)
 
         def parse(answer: Any, index: int) -> Reward:
+            if answer is None and self.call.form.may_abstain:
+                return ABSTAINS
             return _read_reward(answer, samples[index].completion, self.tokenizer)
 
         with process_state_kept():
-            results = call_with_retries(call, len(samples), parse, RetryPolicy(self.timeout, self.retries))
-        return [SampleReward(result.value, error=result.error) for result in results]
+            return call_with_retries(call, len(samples), parse, RetryPolicy(self.timeout, self.retries))
 
 
-@dataclass(frozen=True)
-class WeightedRewards:
-    """The weighted sum of several reward functions, whose own rewards, a number a sample, are logged as scores.
+def abstains(result: RewardResult[Any]) -> bool:
+    """True for a reply that a function does not apply to."""
+    return isinstance(result.value, float) and math.isnan(result.value)
 
-    A function of weight 0 is only logged. Raises InputError for weights of other names, and if all are 0.
-    """
 
-    functions: Mapping[str, FunctionReward]
-    weights: Mapping[str, float]
-
-    def __post_init__(self) -> None:
-        if set(self.weights) != set(self.functions) or not any(self.weights.values()):
-            raise InputError(
-                f"weights {dict(self.weights)} for reward functions {sorted(self.functions)}; needed: a number for "
-                "each, not all 0"
-            )
-
-    def check(self, columns: Iterable[str]) -> None:
-        """Raises InputError if a function does not accept columns of these names, or requires others."""
-        columns = list(columns)
-        for name, function in self.functions.items():
-            try:
-                function.check(columns)
-            except InputError as error:
-                raise InputError(f"{name}: {error}") from error
-
-    def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
-        """One reward a sample, in order, with that of each function that did not fail."""
-        found = {name: function.rewards(samples) for name, function in self.functions.items()}
-        return [self._weighted_sum({name: rewards[i] for name, rewards in found.items()}) for i in range(len(samples))]
-
-    def _weighted_sum(self, results: Mapping[str, SampleReward]) -> SampleReward:
-        scores, errors = {}, {name: result.error for name, result in results.items() if result.error}
-        for name, result in results.items():
-            if isinstance(result.reward, float):
-                scores[name] = result.reward
-            elif result.reward is not None:
-                errors[name] = "gave a list for a sample; needed: a number, of one of several functions"
-        error = "; ".join(f"{name}: {found}" for name, found in errors.items())
-        if any(weight and name not in scores for name, weight in self.weights.items()):
-            return SampleReward(None, scores, error)
-        return SampleReward(sum(self.weights[name] * score for name, score in scores.items()), scores, error)
+def _input(sample: Sample, names: Sequence[str]) -> RewardInput:
+    request = sample.request
+    columns = {name: request.columns.get(name) for name in names}
+    return RewardInput(request.prompt, request.reply, sample.prompt_text, sample.completion.ids, columns)
 
 
 def call_function(
-    function: Callable[..., Any], replies: Sequence[Sample | Step], tokenizer: Any, columns: Mapping[str, list]
+    function: Callable[..., Any], replies: Sequence[Step], tokenizer: Any, columns: Mapping[str, list]
 ) -> Any:
-    """The answer of trlx's `reward_fn` or `metric_fn` for these replies; `columns` have a value for each."""
+    """The answer of trlx's `metric_fn` for these replies; `columns` have a value for each."""
     ids = {OUTPUT_IDS: [list(reply.completion.ids) for reply in replies]} if _takes_ids(function) else {}
     return function(
         samples=[reply.prompt_text + reply.completion.text for reply in replies],

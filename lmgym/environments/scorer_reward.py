@@ -1,32 +1,36 @@
-"""Rewards by scorers: the weighted sum of their normalised scores. A failed reward is None, never 0."""
+"""Rewards by scorers and functions: the weighted sum of what they give. A failed reward is None, never 0."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from lmgym.environments.function_reward import NO_REWARD, FunctionReward, abstains
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
 from lmgym.scoring.moments import moments_of, sums_of
-from lmgym.scoring.protocol import Scorer
-from lmgym.scoring.retries import RetryPolicy, RewardResult, call_with_retries, read_number
+from lmgym.scoring.protocol import Scorer, text_for
+from lmgym.scoring.retries import RetryPolicy, Reward, RewardResult, call_with_retries, read_number
 from lmgym.scoring.scorers import HFScorer, TextCounts
-from lmgym.text import Conversation, reply_text
+from lmgym.text import Conversation
+
+Source = Scorer | FunctionReward
 
 
 @dataclass(frozen=True)
 class ScorerReward:
-    """The weighted sum of scores, each normalised to mean 0 and std 1 and then clipped.
+    """The weighted sum of scores and of functions' rewards, as they are, or normalised to mean 0 and std 1 and clipped.
 
-    Scores of weight 0 are only logged. Raises InputError for names that differ and for numbers out of bounds.
+    Those of weight 0 are only logged. A function may abstain (TRL's None): the sum is of the others. Raises InputError
+    for names that differ and for numbers out of bounds.
     """
 
-    scorers: Mapping[str, Scorer]
+    scorers: Mapping[str, Source]
     weights: Mapping[str, float]
     moments: Mapping[str, tuple[float, float]] | None = None
-    """mean and std of each scorer over reference replies (`reference_moments`); None: scores as they are"""
+    """mean and std over reference replies (`reference_moments`) of those that are normalised; None: all as they are"""
     clip: float | None = 10.0
     """largest absolute value of a normalised score; None: no limit"""
     timeout: float | None = None
@@ -35,44 +39,69 @@ class ScorerReward:
 
     def __post_init__(self) -> None:
         RetryPolicy(self.timeout, self.retries)
-        moments = self.scorers if self.moments is None else self.moments
-        for name, given in (("weights", self.weights), ("moments", moments)):
-            if set(given) != set(self.scorers) or not given:
-                raise InputError(f"{name} for {sorted(given)}; needed: for each of the scorers, {sorted(self.scorers)}")
+        if set(self.weights) != set(self.scorers) or not self.weights:
+            raise InputError(
+                f"weights for {sorted(self.weights)}; needed: for each of the scorers, {sorted(self.scorers)}"
+            )
         if not any(self.weights.values()) or not all(map(math.isfinite, self.weights.values())):
             raise InputError(f"weights {dict(self.weights)}; needed: finite numbers, not all 0")
+        if others := sorted((self.moments or {}).keys() - self.scorers.keys()):
+            raise InputError(f"moments for {others}; needed: for some of the scorers, {sorted(self.scorers)}")
         for name, (mean, std) in (self.moments or {}).items():
             if not (math.isfinite(mean) and 0 < std < math.inf):
                 raise InputError(f"scorer {name} has mean {mean} and std {std}; needed: finite numbers, a std above 0")
         if self.clip is not None and not self.clip > 0:
             raise InputError(f"clip={self.clip}; needed: above 0 (5 to 10 is usual), or None for none")
 
+    def check(self, columns: Collection[str]) -> None:
+        """Raises InputError if a function requires what there is not in rows of these columns."""
+        for source in self.scorers.values():
+            if isinstance(source, FunctionReward):
+                source.check(columns)
+
     def rewards(self, samples: Sequence[Sample]) -> list[SampleReward]:
         """One reward a sample, in order, with the raw score of each scorer that did not fail."""
         results = self.scores(samples)
         return [self._weighted_sum({name: r[i] for name, r in results.items()}) for i in range(len(samples))]
 
-    def scores(self, samples: Sequence[Sample]) -> dict[str, list[RewardResult[float]]]:
+    def scores(self, samples: Sequence[Sample]) -> dict[str, list[RewardResult[Reward]]]:
         """Raw scores of the samples by scorer. Raises InputError for a prompt that is not a conversation."""
-        conversations = [_conversation(sample) for sample in samples]
-        replies = [reply_text(sample.request.reply) for sample in samples]
         policy = RetryPolicy(self.timeout, self.retries)
-        return {
-            name: score_with_retries(scorer, conversations, replies, policy) for name, scorer in self.scorers.items()
-        }
+        return {name: scores_of(source, samples, policy) for name, source in self.scorers.items()}
 
-    def _weighted_sum(self, results: Mapping[str, RewardResult[float]]) -> SampleReward:
-        scores = {name: result.value for name, result in results.items() if result.value is not None}
-        error = "; ".join(f"{name}: {result.error}" for name, result in results.items() if result.value is None)
-        if any(weight and name not in scores for name, weight in self.weights.items()):
-            return SampleReward(None, scores, error)
-        reward = sum(weight * self._normalise(name, scores[name]) for name, weight in self.weights.items() if weight)
+    def _weighted_sum(self, results: Mapping[str, RewardResult[Reward]]) -> SampleReward:
+        found = {n: result.value for n, result in results.items() if result.value is not None and not abstains(result)}
+        scores = {name: sum(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        errors = {name: result.error for name, result in results.items() if result.value is None}
+        used = [name for name, weight in self.weights.items() if weight]
+        dense = [name for name in used if isinstance(found.get(name), tuple)]
+        if dense and len(used) > 1:
+            errors |= dict.fromkeys(dense, "gave a list for a sample; needed: a number, of one of several functions")
+        error = "; ".join(f"{name}: {why}" for name, why in errors.items())
+        if any(name in errors for name in used) or not any(name in found for name in used):
+            return SampleReward(None, scores, error or NO_REWARD)
+        alone = found[used[0]] if dense else 0.0
+        if isinstance(alone, tuple):
+            return SampleReward(tuple(self.weights[used[0]] * value for value in alone), scores, error)
+        reward = sum(self.weights[name] * self._normalise(name, scores[name]) for name in used if name in found)
         return SampleReward(reward, scores, error)
 
     def _normalise(self, name: str, score: float) -> float:
-        mean, std = (0.0, 1.0) if self.moments is None else self.moments[name]
+        if self.moments is None or name not in self.moments:
+            return score
+        mean, std = self.moments[name]
         normalised = (score - mean) / std
         return normalised if self.clip is None else max(-self.clip, min(normalised, self.clip))
+
+
+def scores_of(source: Source, samples: Sequence[Sample], policy: RetryPolicy) -> list[RewardResult[Reward]]:
+    """The raw scores of a scorer, by this policy, or of a function, by its own."""
+    if isinstance(source, FunctionReward):
+        return source.results(samples)
+    conversations = [_conversation(sample) for sample in samples]
+    replies = [text_for(source, sample.request.reply) for sample in samples]
+    found: list[Any] = score_with_retries(source, conversations, replies, policy)
+    return found
 
 
 def text_counts(reward_function: Any) -> dict[str, TextCounts]:
@@ -92,14 +121,19 @@ def score_with_retries(
     return call_with_retries(call, len(replies), lambda answer, _: read_number(answer), policy)
 
 
-def reference_moments(reward_function: ScorerReward, samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
+def reference_moments(
+    reward_function: ScorerReward, samples: Sequence[Sample], names: Collection[str] | None = None
+) -> dict[str, torch.Tensor]:
     """float64 [3] by scorer: sum, sum of squares and count of its scores of reference replies, to add over ranks.
 
-    Failed scores are left out. `to_moments` turns the sums into the `moments` of a `ScorerReward`.
+    Of the scorers `names`, or all. Failed scores are left out, and so are those of tokens. `to_moments` turns the sums
+    into the `moments` of a `ScorerReward`.
     """
+    policy = RetryPolicy(reward_function.timeout, reward_function.retries)
     sums = {}
-    for name, results in reward_function.scores(samples).items():
-        values = [result.value for result in results if result.value is not None]
+    for name in reward_function.scorers if names is None else names:
+        results = scores_of(reward_function.scorers[name], samples, policy)
+        values = [result.value for result in results if isinstance(result.value, float) and not abstains(result)]
         sums[name] = sums_of(torch.tensor(values, dtype=torch.float64))
     return sums
 
@@ -114,7 +148,7 @@ def to_moments(sums: Mapping[str, torch.Tensor]) -> dict[str, tuple[float, float
         if std <= 1e-6 * max(abs(mean), 1e-6):  # equal but for rounding
             raise InputError(
                 f"scorer {name} gave {count} reference replies scores of mean {mean:.6g} and std {std:.3g}, which do "
-                "not differ; needed: two replies or more with different scores"
+                "not differ; needed: two replies or more with different scores, or --normalize none"
             )
         moments[name] = mean, std
     return moments

@@ -187,10 +187,16 @@ def read_flag(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str,
         if values:
             raise InputError(f"{flag} takes no value; found {shown(' '.join(values))}; write --{name} true or false")
         return name, False
-    if [value.lower() for value in values] == ["none"] and type(None) in get_args(hints[name]):
+    if [value.lower() for value in values] == ["none"] and _is_none(hints[name]):
         return name, None
     parse = _parse_bool if _is_bool(hints[name]) else _parse_with_tyro
     return name, parse(flag, values, hints[name])
+
+
+def _is_none(hint: Any) -> bool:
+    """True if the word none is None by this annotation; one of its choices may be called so."""
+    parts = get_args(hint)
+    return type(None) in parts and not any("none" in get_args(part) for part in parts if get_origin(part) is Literal)
 
 
 def _is_bool(hint: Any) -> bool:

@@ -21,7 +21,7 @@ T = TypeVar("T", bound=HasOutput)
 PATHS = frozenset(
     {
         *("output", "model", "reference", "critic", "deepspeed", "dataset", "eval_dataset", "prompts", "eval_prompts"),
-        *("probe_data", "reference_logprobs", "scorers", "eval_scorer", "monitor_scorers", "monitor_scorer"),
+        *("probe_data", "reference_logprobs", "reward", "scorers", "eval_scorer", "monitor_scorers", "monitor_scorer"),
         *("opponents", "replay", "capabilities", "capabilities_data"),
     }
 )
@@ -66,11 +66,13 @@ def absolute(path: str) -> str:
 
 
 def _absolute_item(setting: str, item: str) -> str:
-    """[NAME=]PATH, PATH#HOW, PATH:LINE or pool:PATH with its path made absolute, if it exists."""
+    """[NAME=]PATH, PATH#HOW, FILE.py:FUNCTION, PATH:LINE or pool:PATH with its path made absolute, if it exists."""
     if setting == "opponents":
         return POOL + absolute(item.removeprefix(POOL)) if item.startswith(POOL) else item
     name, equals, path = item.rpartition("=")
-    ends = [len(path), path.rfind(":")] if setting == "replay" else [len(path), path.find("#")]
+    colon = path.rfind(":")
+    is_end = setting == "replay" or path[: max(colon, 0)].endswith(".py")
+    ends = [len(path), colon if is_end else path.find("#")]
     for end in ends:
         if end > 0 and path[:end].strip() and path not in WORDS and _exists(setting, path[:end].strip()):
             return f"{name}{equals}{absolute(path[:end].strip())}{path[end:]}"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmgym.generation.protocol import Completion, Generator, Progress, Sampling
-from lmgym.scoring.protocol import Scorer
-from lmgym.text import Conversation, reply_text
+from lmgym.scoring.protocol import Scorer, text_for
+from lmgym.text import Conversation
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class BestOfN:
         """n replies to each conversation, each the best of `self.n` samples."""
         samples = self.generator.reply(conversations, n * self.n, sampling, progress)
         repeated = [c for c, replies in zip(conversations, samples, strict=True) for _ in replies]
-        scores = self.scorer.score(repeated, [reply_text(reply.text) for replies in samples for reply in replies])
+        texts = [text_for(self.scorer, reply.text) for replies in samples for reply in replies]
+        scores = self.scorer.score(repeated, texts)
         best = np.asarray(scores).reshape(len(conversations), n, self.n).argmax(-1).tolist()
         return [
             [replies[group * self.n + place] for group, place in enumerate(places)]

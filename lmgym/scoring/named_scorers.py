@@ -2,7 +2,7 @@
 
     FOLDER, owner/name            a trained scorer; PATH#softmax[1] says how its outputs become one score (scorers.py),
                                   PATH#mean-2std how those of an ensemble's members do (combinations.py)
-    FILE.py:FUNCTION              a function (function_scorers.py)
+    FILE.py:FUNCTION, FILE.py     a function, in a form of function_forms.py
     judge:MODEL, compare:MODEL    a model that grades, or compares, by its spec (llm_judge.py, docs/judges.md)
     FILE.yaml, FILE.yaml#MODEL    a model that judges by a rubric; JSON too (rubrics.py)
     http://HOST:PORT#NAME         a scorer behind `lmgym serve rewards`
@@ -26,6 +26,7 @@ from lmgym.runs.user_code import call_user_code
 if TYPE_CHECKING:
     import torch
 
+    from lmgym.scoring.function_forms import Given
     from lmgym.scoring.protocol import Scorer
 
 Precision = Literal["auto", "bf16", "fp32"]
@@ -88,8 +89,10 @@ def name_of(path: str) -> str:
     if match := JUDGE.fullmatch(path):
         return name_of(match[1])
     folder, _, rest = path.partition("#")
-    if not os.path.exists(path) and (match := FUNCTION.fullmatch(path) or RUBRIC.fullmatch(path)):
-        folder = match[2] if match.re is FUNCTION and match[2] else match[1].rpartition(".")[0]
+    if (match := FUNCTION.fullmatch(path)) and not os.path.isdir(path):
+        folder = match[2] or match[1].rpartition(".")[0]
+    elif not os.path.exists(path) and (match := RUBRIC.fullmatch(path)):
+        folder = match[1].rpartition(".")[0]
     elif match := ADDRESS.fullmatch(path):
         folder = match[2] or match[1].rstrip("/")
     elif SERVED.match(path):
@@ -106,24 +109,27 @@ def unused_name(name: str, used: Collection[str]) -> str:
     return next(one for one in itertools.chain([name], numbered) if one not in used)
 
 
-def load_scorers(words: str, precision: Precision = "auto") -> dict[str, "Scorer"]:
+def load_scorers(words: str, precision: Precision = "auto", given: "Given | None" = None) -> dict[str, "Scorer"]:
     """Scorers by name, on the GPU if there is one. Raises InputError for one that does not load."""
-    return {name: load_scorer(path, precision) for name, path in read_names(words).items()}
+    return {name: load_scorer(path, precision, given=given) for name, path in read_names(words).items()}
 
 
-def load_scorer(path: str, precision: Precision = "auto", concurrency: int | None = None) -> "Scorer":
+def load_scorer(
+    path: str, precision: Precision = "auto", concurrency: int | None = None, given: "Given | None" = None
+) -> "Scorer":
     """The scorer of a path, on the GPU if it has weights and there is one.
 
-    `concurrency`: most requests of a judge to its server at a time, in place of its rubric's.
+    `concurrency`: most requests of a judge to its server at a time, in place of its rubric's. `given`: what the command
+    has for a function beside prompts and replies; None: nothing.
     """
     if JUDGE.fullmatch(path) or RUBRIC.fullmatch(path):
         from lmgym.scoring.rubrics import load_judge
 
         return load_judge(path, concurrency)
     if match := FUNCTION.fullmatch(path):
-        from lmgym.scoring.function_scorers import load_function
+        from lmgym.scoring.function_scorers import NOTHING, load_function
 
-        return load_function(match[1], match[2] or "")
+        return load_function(match[1], match[2] or "", given or NOTHING)
     if (match := SCHEME.fullmatch(path)) and (found := entry_points(group=SCHEMES, name=match[1])):
         load: Any = next(iter(found)).load()
         return call_user_code(path, lambda: load(path))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lmgym.errors import InputError, ServerError
-from lmgym.text import Conversation
+from lmgym.text import Conversation, reply_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +30,11 @@ class Scorer(Protocol):
     def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> "torch.Tensor | np.ndarray":
         """float32 [replies] on the CPU, higher is better. Reply i answers conversation i."""
         ...
+
+
+def text_for(scorer: Scorer, text: str) -> str:
+    """A reply that was sampled as a scorer gets it: a function with the blanks around it, others without."""
+    return text if getattr(scorer, "reads_blanks", False) else reply_text(text)
 
 
 def read_scores(scores: Any, replies: int) -> list[float]:

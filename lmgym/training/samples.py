@@ -24,7 +24,7 @@ from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.policies import PolicyModel, merged_copy
 from lmgym.models.loading import load_config
 from lmgym.runs.run import Run
-from lmgym.scoring.protocol import Scorer
+from lmgym.scoring.protocol import Scorer, text_for
 from lmgym.text import Conversation, render_all, reply_text, to_transcript, tokenize_texts
 from lmgym.training.plan import TrainingPlan
 from lmgym.training.probes import Report
@@ -176,7 +176,10 @@ class SampleProbe:
         generator = LocalGenerator(causal, self.tokenizer, decoder=Decoder(causal, self.policy.decoder.structure))
         replies = [group[0] for group in generator.reply(conversations, 1, self.sampling)]
         texts = [reply_text(reply.text) for reply in replies]
-        scores = {name: scorer.score(conversations, texts).tolist() for name, scorer in self.scorers.items()}
+        scores = {
+            name: scorer.score(conversations, [text_for(scorer, reply.text) for reply in replies]).tolist()
+            for name, scorer in self.scorers.items()
+        }
         self.rows = [
             {
                 "row": prompt.origin,

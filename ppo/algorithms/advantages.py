@@ -99,6 +99,33 @@ def grpo(
 
 
 @torch.no_grad()
+def sum_of_normalized(rewards: torch.Tensor, groups: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The weighted sum of K rewards, each normalised as in `grpo`, then less its mean and over its std + 1e-4 of all.
+
+    Of GDPO (2026, arXiv 2601.05242), `normalize_then_sum` of TRL. Rewards [n, 1 + K] have first what is only centred in
+    its group, such as penalties; NaN where one of the K gave none, and all of a reply that failed. `weights` are [K].
+    """
+    rest, parts = rewards[:, 0], rewards[:, 1:].unbind(1)
+    total = torch.where(rest.isnan(), torch.nan, _unless_equal(dr_grpo(rest, groups), rest, groups))
+    for weight, part in zip(weights.tolist(), parts, strict=True):
+        if weight:
+            total = total + weight * _unless_equal(grpo(part, groups), part, groups)
+    return reinforce_pp(total, groups)
+
+
+def _unless_equal(advantages: torch.Tensor, rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """0 in groups whose rewards are all equal: their mean may be another number by rounding."""
+    _, member = groups.unique(return_inverse=True)
+    ends = [
+        rewards.new_full([int(member.max()) + 1 if len(member) else 0], -torch.inf).scatter_reduce(
+            0, member, torch.where(rewards.isnan(), -torch.inf, sign * rewards), "amax"
+        )
+        for sign in (1, -1)
+    ]
+    return torch.where((ends[0] > -ends[1])[member], advantages, 0.0)
+
+
+@torch.no_grad()
 def dr_grpo(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     """r - mean of the group (Liu et al. 2025, section 3.2)."""
     return grpo(rewards, groups, "none")

@@ -1,13 +1,14 @@
 """A method as the loop uses it: its estimator of advantages, and its loss function."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
 from lmgym.distributed.ranks import all_gather_objects, rank, sum_over_ranks
 from lmgym.scoring.moments import moments_of
-from ppo.algorithms.advantages import gae, masked_sums, whiten
+from ppo.algorithms.advantages import gae, masked_sums, sum_of_normalized, whiten
 from ppo.algorithms.kl import kl_estimates, kl_rewards
 from ppo.algorithms.losses import MOST_LOG_RATIO, clipped_loss, ratios_of_replies, value_loss
 from ppo.algorithms.masking import log_ratio
@@ -26,22 +27,27 @@ def advantage_estimator(config: PPOConfig) -> EstimateAdvantages:
     algorithm = config.algorithm
 
     def estimate(rollouts: Rollouts, kl_coef: float) -> torch.Tensor:
-        rewards = rollouts.padded(rollouts.scores)
+        rewards, outcome = rollouts.padded(rollouts.scores), algorithm.outcome
         if kl_coef and algorithm.kl_in == "reward":
             logprobs, reference = rollouts.padded(rollouts.old_logprobs), rollouts.padded(rollouts.reference_logprobs)
             rewards = kl_rewards(logprobs, reference, rewards, rollouts.mask, kl_coef, algorithm.kl_estimator)
-        if algorithm.outcome is None:
+        if rollouts.parts is not None:
+            outcome = partial(sum_of_normalized, weights=rollouts.parts.weights)
+        if outcome is None:
             estimate_by_critic(config.critic, rollouts, rewards)
         elif algorithm.per_token:
             following = rewards.flip(1).cumsum(1).flip(1)
             of_token = rollouts.flat(following).double()
             groups = np.repeat(rollouts.group_of_episode[rollouts.episode_of_row], rollouts.reply_lengths)
             known = rollouts.has_reward[rollouts.episode_of_row].repeat(rollouts.reply_lengths)
-            rollouts.advantages = _over_ranks(algorithm.outcome, of_token, groups, known)
+            rollouts.advantages = _over_ranks(outcome, of_token, groups, known)
         else:
-            estimate_by_outcome(algorithm.outcome, config.method.credit == "turn", rollouts, rollouts.flat(rewards))
+            estimate_by_outcome(outcome, config.method.credit == "turn", rollouts, rollouts.flat(rewards))
         rollouts.kl_coef = kl_coef if algorithm.kl_in == "loss" else 0.0
-        return rollouts.flat(rewards)
+        found = rollouts.flat(rewards)
+        if rollouts.parts is not None:
+            found[rollouts.row_starts[1:] - 1] += rollouts.parts.sums.float()
+        return found
 
     return estimate
 
@@ -68,23 +74,36 @@ def estimate_by_outcome(outcome: Outcome, by_turn: bool, rollouts: Rollouts, rew
     compared with the same turn of the group's other episodes. Collective.
     """
     of_row, episode = rollouts.row_sums(rewards.double()), rollouts.episode_of_row
-    totals = torch.zeros(rollouts.episodes, dtype=torch.float64).index_add_(0, torch.from_numpy(episode), of_row)
-    if not by_turn:
-        advantages = _over_ranks(outcome, totals, rollouts.group_of_episode, rollouts.has_reward)[episode]
-    else:
+    if rollouts.parts is not None:
+        of_row = torch.cat([of_row[:, None], rollouts.parts.rewards], 1)
+
+    def following(numbers: torch.Tensor) -> torch.Tensor:
+        """[E], or [R] by turn: the sums of [R] over an episode, or over a row and those after it."""
+        totals = numbers.new_zeros(rollouts.episodes, *numbers.shape[1:])
+        totals.index_add_(0, torch.from_numpy(episode), numbers)
         # an episode's rows are contiguous: what follows a row is the total less what came before it
-        before = of_row.cumsum(0) - of_row
-        first = torch.from_numpy(np.searchsorted(episode, episode))
-        following = totals[episode] - (before - before[first])
+        before = numbers.cumsum(0) - numbers
+        return totals[episode] - (before - before[first]) if by_turn else totals
+
+    first = torch.from_numpy(np.searchsorted(episode, episode))
+    counts = following((~of_row.isnan()).double())
+    found = torch.where(counts > 0, following(of_row.nan_to_num(0.0)), torch.nan)
+    if not by_turn:
+        advantages = _over_ranks(outcome, found, rollouts.group_of_episode, rollouts.has_reward)[episode]
+    else:
         turn = np.arange(len(episode)) - first.numpy()
         groups = np.stack([rollouts.group_of_episode[episode], turn], 1)
-        advantages = _over_ranks(outcome, following, groups, rollouts.has_reward[episode])
+        advantages = _over_ranks(outcome, found, groups, rollouts.has_reward[episode])
     rollouts.advantages = advantages.repeat_interleave(torch.from_numpy(rollouts.reply_lengths))
 
 
 def _over_ranks(outcome: Outcome, rewards: torch.Tensor, groups: np.ndarray, known: np.ndarray) -> torch.Tensor:
-    """Advantages, in fp32, of this rank's rewards [n] beside those of all ranks: groups may be split. Collective."""
-    rewards = torch.where(torch.from_numpy(known), rewards, torch.nan)
+    """Advantages [n], in fp32, of this rank's rewards [n] or [n, K] beside those of all ranks: groups may be split.
+
+    Collective.
+    """
+    failed = torch.from_numpy(~known).view(-1, *[1] * (rewards.dim() - 1))
+    rewards = rewards.masked_fill(failed, torch.nan)
     gathered = all_gather_objects((rewards.numpy(), groups))
     everything = torch.from_numpy(np.concatenate([of_rank for of_rank, _ in gathered]))
     _, numbers = np.unique(np.concatenate([of_rank for _, of_rank in gathered]), axis=0, return_inverse=True)

@@ -96,10 +96,16 @@ class PPOConfig:
         return by_method | UNREAD[self.rollout.policy_over]
 
     def with_given(self, names: Collection[str]) -> "PPOConfig":
-        """The config if the settings `names` were given: adapters take the place of the experiment's trained layers."""
+        """The config if the settings `names` were given: adapters take the place of the experiment's trained layers,
+        and a reward that of its scorers, with the penalty that was measured against them.
+        """
+        config = self
         if "lora_rank" in names and self.policy.lora_rank and "num_layers_unfrozen" not in names:
-            return replace(self, method=replace(self.method, num_layers_unfrozen=-1))
-        return self
+            config = replace(config, method=replace(self.method, num_layers_unfrozen=-1))
+        if "reward" in names and self.reward.reward and "scorers" not in names:
+            penalty = self.reward.missing_eos_penalty if "missing_eos_penalty" in names else 0.0
+            config = replace(config, reward=replace(self.reward, scorers=None, missing_eos_penalty=penalty))
+        return config
 
     def refuse_unread(self, given: Iterable[str]) -> None:
         """Raises InputError if one of the settings `given` on the command line is not read by the method."""

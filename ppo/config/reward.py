@@ -11,10 +11,13 @@ from lmgym.errors import MOST_SCORE, MOST_SECONDS
 class RewardConfig:
     """Sources and processing of rewards."""
 
+    reward: str | None = None
+    """[name=]FILE.py:FUNCTION, comma-separated: functions in Python, as of TRL, verl, OpenRLHF or trlx, beside scorers,
+    if any; FILE.py with one function needs no name of it"""
     scorers: str | None = None
     """[name=]PATH, comma-separated; a path without a name is named after its folder"""
     weights: str | None = None
-    """name=NUMBER, comma-separated; None: 1 each"""
+    """name=NUMBER, comma-separated, of reward and scorers; None: 1 each"""
     eval_scorer: str | None = None
     """a scorer that is never optimised: folder, hub id, or world:SEED, that world's hidden utility; an alarm is raised
     if its score falls while the reward rises"""
@@ -25,12 +28,15 @@ class RewardConfig:
     last is in last/; None: model/ is the last"""
     scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
     """of the scorers' weights, except for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
-    normalize: bool = True
-    """shift and scale each scorer by its moments on replies of the policy before step 1"""
+    normalize: Literal["run", "group", "none"] | None = None
+    """each reward before the sum. run: shifted and scaled by its moments on replies of the policy before step 1; group:
+    by those of each group, and the sum by those of the batch, for methods that compare replies; none: as it is; None:
+    run of scorers, none of functions"""
     cliprange_reward: Annotated[
-        float, Range(0, MOST_SCORE, above=True, infinite=True, hint="5 to 10 is usual, inf clips nothing")
-    ] = 10.0
-    """rewards are clipped to +- this"""
+        float | None,
+        Range(0, MOST_SCORE, above=True, infinite=True, also=(None,), hint="5 to 10 is usual, inf clips nothing"),
+    ] = None
+    """rewards are clipped to +- this; None: those that are normalised by run to +- 10, others not at all"""
     scale: Annotated[float, Range(0, MOST_SCORE, above=True)] = 1.0
     """factor of the rewards: a value head starts at 0 and learns returns of about 1 fastest"""
     missing_eos_penalty: Annotated[float, Range(0, MOST_SCORE, hint="it is subtracted from the score")] = 0.0

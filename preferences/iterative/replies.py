@@ -22,8 +22,8 @@ from lmgym.generation.prompt_fitting import fit_prompts
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.masking import mask_keys
 from lmgym.runs.run import Run
-from lmgym.scoring.protocol import Scorer, read_scores
-from lmgym.text import Replies, reply_text
+from lmgym.scoring.protocol import Scorer, read_scores, text_for
+from lmgym.text import Replies
 
 REPLIES = "replies.jsonl"
 
@@ -68,7 +68,7 @@ class Judge:
         several = [len(own) for own in replies]
         flat = [one for own in replies for one in own]
         conversations = [task["prompt"] for task, n in zip(tasks, several, strict=True) for _ in range(n)]
-        texts = [reply_text(one.text) for one in flat]
+        texts = [one.text for one in flat]
         asked = {**self.scorers, **(self.monitor if with_monitor else {})}
         scores = {name: _ask(name, scorer, conversations, texts) for name, scorer in asked.items()}
         penalties = [self.missing_eos_penalty * (one.finish_reason == "length") for one in flat]
@@ -86,7 +86,8 @@ class Judge:
 
 def _ask(name: str, scorer: Scorer, conversations: Sequence[Any], texts: Sequence[str]) -> list[float]:
     try:
-        return read_scores(scorer.score(conversations, texts), len(texts))
+        read = [text_for(scorer, text) for text in texts]
+        return read_scores(scorer.score(conversations, read), len(texts))
     except ValueError as error:
         raise InputError(f"scorer {name}: {error}") from error
 

@@ -24,6 +24,7 @@ PAGES = (
     "docs/sft.md",
     "docs/preferences.md",
     "docs/ppo.md",
+    "docs/rewards.md",
     "docs/methods.md",
     "docs/environments.md",
     "docs/agents.md",

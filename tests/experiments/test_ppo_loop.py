@@ -120,7 +120,7 @@ def test_a_scorer_has_mean_0_and_std_1_on_the_replies_before_step_1(go: Go) -> N
     for row in rows:
         assert round(row["scores"]["letters"], 3) in given, "the raw opinion is kept"
         assert row["reward"] == pytest.approx((row["scores"]["letters"] - mean) / std, abs=1e-3)
-    plain = go(judged_by(Opinion()), name="plain", normalize=False)
+    plain = go(judged_by(Opinion()), name="plain", normalize="none")
     assert read_metrics(plain)["reward/mean"][4] > 99, "where that is not asked for they are as they are"
 
 

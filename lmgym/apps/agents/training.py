@@ -35,7 +35,8 @@ def agent_episodes(
     """
 
     def prepare(config, tokenizer):
-        from ppo.task_setups import SCORER_SETTINGS, TaskSetup, refuse_unused
+        from ppo.rewards import SCORER_SETTINGS
+        from ppo.task_setups import TaskSetup, refuse_unused
 
         refuse_unused(config.reward, SCORER_SETTINGS, "an environment has its own rewards")
         held_out = int(config.rollout.eval_size)

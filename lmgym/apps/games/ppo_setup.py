@@ -6,7 +6,8 @@ from lmgym.apps.games.ladder import find_game
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import ScriptedGenerator
 from ppo.config import PPOConfig
-from ppo.task_setups import SCORER_SETTINGS, TaskSetup, refuse_unused
+from ppo.rewards import SCORER_SETTINGS
+from ppo.task_setups import TaskSetup, refuse_unused
 
 GAME = "game:"
 

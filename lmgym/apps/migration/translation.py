@@ -31,7 +31,7 @@ COMMIT = re.compile("[0-9a-f]{40}")
 FIRST_ROWS = re.compile(r"(\w*)\[:(\d+)\]")
 # settings of the experiment that TRL's trainers do not have
 OF_NO_EXPERIMENT = {
-    "normalize": False,
+    "normalize": "none",
     "cliprange_reward": math.inf,
     "missing_eos_penalty": 0,
     "target": None,

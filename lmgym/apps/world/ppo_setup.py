@@ -10,7 +10,8 @@ from lmgym.apps.world.streams import draw_population
 from lmgym.apps.world.world import World
 from lmgym.errors import InputError
 from ppo.config import PPOConfig
-from ppo.task_setups import SCORER_SETTINGS, TaskSetup, refuse_unused
+from ppo.rewards import SCORER_SETTINGS
+from ppo.task_setups import TaskSetup, refuse_unused
 
 USERS, FIRST_USER = 4096, 1_000_000
 

@@ -194,3 +194,24 @@ def test_a_question_is_not_scored_without_the_passage_that_it_is_about() -> None
         written = lines(Path("outputs/scores/rows.jsonl"))
         assert {row["body"] for row in written} == {passage}
         assert (min(row["score"] for row in written) > len(passage)) == (flag == "--context_column")
+
+
+def test_a_function_gets_the_columns_of_the_rows_and_one_that_they_have_not_is_refused(tmp_path: Path) -> None:
+    write(
+        tmp_path / "rows.jsonl",
+        {"prompt": "2+2?", "completion": "4", "answer": "4"},
+        {"prompt": "3+3?", "completion": "7", "answer": "6", "topic": "sums"},
+    )
+    (tmp_path / "f.py").write_text(
+        "async def right(completions, prompts, answer, topic):\n"
+        "    return [float(a in c and p.endswith('?')) - 2 * (t is None)\n"
+        "            for c, p, a, t in zip(completions, prompts, answer, topic)]\n"
+        "def other(completions, gold):\n    return [0.0] * len(completions)\n"
+    )
+    done = score("f.py:right", "rows.jsonl", "--output", "scored.jsonl")
+    assert done.exit_code == 0, done.output
+    assert [line["score"] for line in lines(tmp_path / "scored.jsonl")] == [-1.0, 0.0]
+    done = score("f.py:other", "rows.jsonl")
+    assert done.exit_code == 2
+    assert "f.py:other requires gold" in done.output
+    assert "and the columns answer, topic" in done.output

@@ -17,7 +17,7 @@ def dense(ids: Sequence[int], text: str, rewards: Sequence[float], tokenizer: An
     """The reward of a reply of these ids and this text by a function that returns these rewards."""
     reply = Completion(text, "length", tuple(ids), (-1.0,) * len(ids), len(ids))
     given = Sample(ScoreRequest(POLICY, "", text), "", reply)
-    [found] = FunctionReward(lambda **_: [list(rewards)], tokenizer, None, retries=0).rewards([given])
+    [found] = FunctionReward(lambda samples, **_: [list(rewards)], tokenizer, None, retries=0).rewards([given])
     return found
 
 

@@ -14,13 +14,10 @@ from lmgym.environments.groups import Share
 from lmgym.generation.protocol import Candidates, Choice, Completion
 from lmgym.runs.run import Run
 from lmgym.text import Conversation, Turn
-from ppo.config import PPOConfig, RolloutConfig
 from ppo.journal import Journal
 from ppo.rollouts import Played
-from ppo.task_setups import TaskSetup
 
-CONFIG = PPOConfig("x", rollout=RolloutConfig(num_rollouts=2))
-SETUP = TaskSetup([{"prompt": "a"}, {"prompt": "b"}], [], lambda: None, None, "two tasks")  # type: ignore[arg-type,return-value]
+SHARE = Share([{"prompt": "a"}, {"prompt": "b"}], [3, 4], [0, 1], [0, 0])
 
 
 def episodes() -> list[Episode]:
@@ -50,7 +47,7 @@ def write(journal: Journal, iteration: int, updates: int = 8, random_state: bool
 
 
 def read(journal: Journal, iteration: int, restores: bool = False) -> tuple[Played | None, str]:
-    return journal.read(iteration, SETUP, CONFIG, restores)
+    return journal.read(iteration, SHARE, restores)
 
 
 def test_what_was_sampled_comes_back_with_every_id_number_and_text(journal: Journal) -> None:

@@ -25,7 +25,7 @@ from lmgym.generation.protocol import Completion, Sampling
 from lmgym.scoring.named_scorers import read_weights
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
-from ppo import task_setups
+from ppo import rewards
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, show_replies
 from ppo.monitoring.metrics import rollout_sums
@@ -152,7 +152,9 @@ def test_weights_of_nobody_and_that_are_no_numbers_are_refused(weights: str, mes
 
 def test_scorers_that_reward_and_those_that_are_watched_are_kept_apart(scorer_folders: dict[str, Path]) -> None:
     own = f"a={scorer_folders['llama']},eval_scorer={scorer_folders['gpt2']}"
-    settings = RewardConfig(own, "a=2", "world:0", monitor_scorers=f"b={scorer_folders['gpt2']}", cliprange_reward=3.0)
+    settings = RewardConfig(
+        None, own, "a=2", "world:0", monitor_scorers=f"b={scorer_folders['gpt2']}", cliprange_reward=3.0
+    )
     reward_function, watched = load_scorer_reward(settings)
     assert isinstance(reward_function, ScorerReward)
     assert (set(reward_function.scorers), reward_function.weights, reward_function.clip) == (
@@ -161,13 +163,14 @@ def test_scorers_that_reward_and_those_that_are_watched_are_kept_apart(scorer_fo
         3.0,
     )
     assert set(watched) == {"eval_scorer", "b"}  # a name may be a scorer's that rewards too
-    assert load_scorer_reward(RewardConfig(f"a={scorer_folders['llama']}"))[1] == {}
+    assert load_scorer_reward(RewardConfig(scorers=f"a={scorer_folders['llama']}"))[1] == {}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, r"scorers is empty; needed: --scorers \[name=\]PATH"),
+        ({}, r"there is no reward; needed: --reward FILE.py:FUNCTION or --scorers \[name=\]PATH"),
+        ({"reward": "a=x.py:f", "scorers": "a=world:0"}, "--reward and --scorers both name a; needed: distinct"),
         ({"scorers": "a="}, r"needed \[name=\]PATH"),
         ({"scorers": "a=EMPTY"}, "EMPTY"),
         ({"scorers": "a=world:0", "eval_scorer": "EMPTY"}, "EMPTY"),
@@ -198,8 +201,8 @@ class Stalling:
 
 
 def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_reply_is_masked(monkeypatch) -> None:
-    monkeypatch.setattr(task_setups, "load_scorers", lambda words, precision: {"a": Stalling()})
-    reward_function, _ = load_scorer_reward(RewardConfig("a=X", reward_timeout=0.5, reward_retries=1))
+    monkeypatch.setattr(rewards, "load_scorers", lambda words, precision, given: {"a": Stalling()})
+    reward_function, _ = load_scorer_reward(RewardConfig(scorers="a=X", reward_timeout=0.5, reward_retries=1))
     found = reward_function.rewards(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]
     assert found[1].error
@@ -236,7 +239,7 @@ def test_several_functions_are_weighted_by_the_setting(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig(weights=weights)), TOKENIZER)
     with pytest.raises(InputError, match="--scorers a=X would not be used: a Python function"):
-        prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig("a=X")), TOKENIZER)
+        prepare(PPOConfig("x", rollout=rollout, reward=RewardConfig(scorers="a=X")), TOKENIZER)
 
 
 @pytest.mark.parametrize(

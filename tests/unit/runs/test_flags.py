@@ -94,6 +94,18 @@ def test_a_boolean_can_be_written_in_every_common_way(arguments: list[str], expe
     assert override(before, arguments).dry_run is expected
 
 
+@dataclass(frozen=True)
+class Choices:
+    scale: Literal["group", "none"] | None = None
+    """One of its choices is called none."""
+    other: Literal["group", "batch"] | None = "batch"
+    """None of them is."""
+
+
+def test_none_is_a_choice_where_there_is_one_of_that_name() -> None:
+    assert override(Choices(), ["--scale", "none", "--other", "none"]) == Choices("none", None)
+
+
 def test_none_is_a_value_where_the_field_may_be_none_and_text_elsewhere() -> None:
     changed = override(Config(note="x"), ["--note", "none", "--warmup", "None", "--model", "none"])
     assert (changed.note, changed.optimiser.warmup, changed.model) == (None, None, "none")

@@ -138,7 +138,7 @@ def test_every_call_of_users_code_leaves_the_working_folder_as_it_was(
         called.append(kind)
     elif kind == "reward":
         sample = Sample(ScoreRequest("policy", "hello", "hi"), "hello", Completion("hi", "stop"))
-        FunctionReward(lambda **_: moves("reward") or [1.0], None, None).rewards([sample])
+        FunctionReward(lambda samples, **_: moves("reward") or [1.0], None, None).rewards([sample])
     elif kind == "scorer":
         FileScorer("f", lambda conversations, replies: moves("scorer") or [1.0]).score([Conversation(())], ["hi"])
     else:

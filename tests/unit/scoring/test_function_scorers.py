@@ -14,8 +14,8 @@ FILE = """
 import numpy as np
 def of_both(conversations, replies):
     return [len(c.turns) + len(r) for c, r in zip(conversations, replies)]
-def other_names(a, b):
-    return np.array([len(r) for r in b])
+def array(conversations, replies):
+    return np.array([len(r) for r in replies])
 def trlx(samples, prompts, outputs, tokenizer=None, **columns):
     assert not columns, columns
     return [float(s == p + " " + o) for s, p, o in zip(samples, prompts, outputs)]
@@ -23,7 +23,9 @@ def outputs_alone(outputs):
     return [float(len(o)) for o in outputs]
 def with_answer(outputs, answer, **columns):
     return [1.0] * len(outputs)
-async def later(conversations, replies):
+async def later(completions):
+    return [float(len(c)) for c in completions]
+def other_names(a, b):
     return [1.0]
 def fails(outputs, **columns):
     return [1 / len(o) for o in outputs]
@@ -46,20 +48,30 @@ def file(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "scores"), [("of_both", [3, 4]), ("other_names", [2, 3]), ("trlx", [1, 1]), ("outputs_alone", [2, 3])]
+    ("name", "scores"),
+    [
+        ("of_both", [3, 4]),
+        ("array", [2, 3]),
+        ("trlx", [1, 1]),
+        ("outputs_alone", [2, 3]),
+        ("later", [1, 1]),  # a message each
+    ],
 )
-def test_functions_of_both_signatures_score(file: str, name: str, scores: list[float]) -> None:
+def test_functions_score_in_their_forms(file: str, name: str, scores: list[float]) -> None:
     assert load_scorer(f"{file}:{name}").score([ASKED] * 2, ["ab", "abc"]).tolist() == scores
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("", "names no function; needed: .*rewards.py:FUNCTION, of of_both, other_names, trlx"),
+        ("", "has the functions of_both, array, trlx, .*; needed: .*rewards.py:FUNCTION, with one of them"),
         ("of_boht", "has no function 'of_boht'; did you mean of_both"),
         ("NUMBER", "has no function 'NUMBER'"),
-        ("with_answer", "requires answer, which nothing gives it here"),
-        ("later", "is a coroutine"),
+        ("with_answer", "requires answer, which nothing gives it here; there are samples, .* and no columns"),
+        (
+            "other_names",
+            r"rewards.py:other_names\(a, b\) has no parameter that says its form; needed: .*of TRL; .*verl",
+        ),
     ],
 )
 def test_a_function_that_cannot_score_is_refused_before_it_is_called(file: str, name: str, words: str) -> None:
@@ -70,7 +82,7 @@ def test_a_function_that_cannot_score_is_refused_before_it_is_called(file: str, 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("fails", r"ZeroDivisionError: division by zero \(.*rewards.py, line 17\)"),
+        ("fails", r"ZeroDivisionError: division by zero \(.*rewards.py, line 19\)"),
         ("words", "could not convert string to float"),
         ("few", "gave 1 scores for 2 replies"),
         ("none", "NoneType"),
@@ -80,3 +92,15 @@ def test_a_function_that_cannot_score_is_refused_before_it_is_called(file: str, 
 def test_what_a_function_raises_and_what_is_no_score_is_one_line(file: str, name: str, words: str) -> None:
     with pytest.raises(ScorerFailed, match=f"rewards.py:{name}.*{words}"):
         load_scorer(f"{file}:{name}").score([ASKED] * 2, ["a", ""])
+
+
+def test_a_file_with_one_function_or_one_that_has_a_form_needs_no_name(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("from json import loads\ndef f(outputs):\n    return [2.0] * len(outputs)\n")
+    assert load_scorer(str(tmp_path / "one.py")).score([ASKED], ["a"]).tolist() == [2]
+    (tmp_path / "two.py").write_text(
+        "def answer_of(text):\n    return 3.0\ndef f(queries):\n    return [answer_of(0)]\n"
+    )
+    assert load_scorer(str(tmp_path / "two.py")).score([ASKED], ["a"]).tolist() == [3]
+    (tmp_path / "none.py").write_text("NUMBER = 1\n")
+    with pytest.raises(InputError, match=r"none.py has no function; needed: .*none.py:FUNCTION"):
+        load_scorer(str(tmp_path / "none.py"))

@@ -64,7 +64,7 @@ def test_a_reply_of_several_lines_has_the_same_ids_in_every_stage(scorer: HFScor
     completion = Completion(said, "eos", (5,), (0.0,), 1)
     sample = Sample(ScoreRequest("policy", PROMPT, said, {}), "", completion)
     ScorerReward({"a": scorer}, {"a": 1.0}).rewards([sample])
-    episode = SimpleNamespace(index=0, steps=[SimpleNamespace(completion=completion)])
+    episode = SimpleNamespace(index=0, agent="policy", steps=[SimpleNamespace(completion=completion, prompt_text="")])
     monitor(SimpleNamespace(monitors={"a": scorer}), [episode], [{"prompt": PROMPT}], RetryPolicy(None, 0))  # type: ignore[arg-type]
     BestOfN(ScriptedGenerator([said]), scorer, 1).reply([PROMPT], 1, Sampling())
     score_replies({"a": scorer}, PROMPT, [REPLY])

@@ -18,7 +18,8 @@ from lmgym.environments.one_side import OPPONENT, SIDE, OneSide
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import load_causal
 from ppo.config import PPOConfig
-from ppo.task_setups import SCORER_SETTINGS, Prepare, TaskSetup, refuse_unused
+from ppo.rewards import SCORER_SETTINGS
+from ppo.task_setups import Prepare, TaskSetup, refuse_unused
 
 
 def debate_rounds(

@@ -8,7 +8,8 @@ from lmgym.apps.games.dialogue.syllables import find_game, make_start
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import ScriptedGenerator
 from ppo.config import PPOConfig
-from ppo.task_setups import SCORER_SETTINGS, TaskSetup, refuse_unused
+from ppo.rewards import SCORER_SETTINGS
+from ppo.task_setups import TaskSetup, refuse_unused
 
 DIALOGUE = "dialogue:"
 

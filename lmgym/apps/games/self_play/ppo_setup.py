@@ -15,7 +15,8 @@ from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import ScriptedGenerator
 from ppo.config import PPOConfig
 from ppo.opponents import POOL, pool_folder
-from ppo.task_setups import SCORER_SETTINGS, Prepare, TaskSetup, refuse_unused
+from ppo.rewards import SCORER_SETTINGS
+from ppo.task_setups import Prepare, TaskSetup, refuse_unused
 
 
 def self_play(config: PPOConfig, tokenizer: Any) -> TaskSetup:

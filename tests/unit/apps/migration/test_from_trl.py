@@ -174,7 +174,7 @@ def test_flags_of_a_launch_fill_in_what_a_script_reads_from_them(tmp_path, capsy
     config = taken(found, capsys)
     wanted = {"model": "c/d", "prompts": "a/b", "scorers": "reward=e/f", "critic": "e/f", "num_rollouts": 64,
               "global_batch": 16, "micro_batch": 16, "missing_eos_penalty": 1.0, "max_updates": 16 * 4 * 4,
-              "temperature": 0.7, "normalize": False, "target": None, "num_layers_unfrozen": -1}  # fmt: skip
+              "temperature": 0.7, "normalize": "none", "target": None, "num_layers_unfrozen": -1}  # fmt: skip
     assert {name: config[name] for name in wanted} == wanted
     bare = translate(settings)
     assert bare.asked["model"] == "model=training_args.sft_model_path, which only the script knows"
