@@ -67,10 +67,12 @@ def assert_as_uninterrupted(found: Path, wanted: Path) -> None:
     assert outcome(found) == ("finished", 0)
 
 
-def kill(command: list, folder: Path, step: int, rank: int, delay: float, **environment: str) -> None:
+def kill(
+    command: list, folder: Path, step: int, rank: int, delay: float, script: Path = SCRIPT, **environment: str
+) -> None:
     """Starts a run and kills -9 a rank somewhere after it has the checkpoint of a step."""
     launched = begin_and_wait(command, folder, step, LMGYM_TEST_SLEEP="0.5", **NOISY, **environment)
-    pids = workers(launched, SCRIPT)
+    pids = workers(launched, script)
     time.sleep(delay)
     os.kill(pids[rank], signal.SIGKILL)
     finish(launched)
@@ -114,6 +116,42 @@ def test_so_does_one_with_micro_batches_by_tokens(engine: str, asked: Words, tmp
 def test_so_does_one_whose_groups_are_refilled(engine: str, asked: Words, tmp_path: Path) -> None:
     changes = {"method": "grpo", "num_generations": 4, "max_refills": 2, "kl_in": "loss", "entropy_coef": 0.01}
     assert_killed_run_ends_as_whole(asked, engine, tmp_path, **changes)
+
+
+REWARDS = """
+import asyncio, random, time
+async def noisy(completions, **columns):
+    await asyncio.sleep(0)
+    time.sleep(0.3)
+    return [len(text) + random.random() for text in completions]
+def constant(solution_str):
+    return 3.0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalize", ["group", "run"])
+def test_so_does_one_whose_rewards_are_functions_of_a_file(
+    normalize: str, talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "f.py").write_text(REWARDS)
+    functions = f"{tmp_path}/f.py:noisy" + (f",{tmp_path}/f.py:constant" if normalize == "group" else "")
+    script = ROOT / "ppo/experiments/hh_harmless.py"
+
+    def command(output: Path) -> list:
+        values = {
+            "model": talkative_models["gpt2"], "prompts": chats_file, "output": output, "method": "grpo",
+            "num_generations": 4, "reward": functions, "normalize": normalize, "precision": "fp32", "eval_size": 6,
+            "num_rollouts": 16, "max_new_tokens": 8, "global_batch": 8, "micro_batch": 2, "ppo_epochs": 2, **TRAIN,
+        }  # fmt: skip
+        return launch(ENGINES["plain"][0], *flags(**values), script=script)
+
+    done = run(command(tmp_path / "whole"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    kill(command(tmp_path / "run"), tmp_path / "run", 8, 0, delay=0.5, script=script)
+    done = run(command(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_as_uninterrupted(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.slow
