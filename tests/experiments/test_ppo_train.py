@@ -232,18 +232,18 @@ def test_what_cannot_work_is_refused_before_step_1(
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"other": 1}\n')
 
-    def wrong(samples, prompts) -> list[float]:
+    def wrong(prompts, replies) -> list[float]:
         return []
 
     def of_ones_own(config, tokenizer) -> TaskSetup:
         return replace(PLAIN(replace(config, reward=RewardConfig()), tokenizer), monitors={})
 
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (chat_with_scorers, {}, "scorers is empty; needed: --scorers [name=]PATH"),
+        (chat_with_scorers, {}, "there is no reward; needed: --reward FILE.py:FUNCTION or --scorers [name=]PATH"),
         (chat_with_scorers, {"scorers": f"a={tmp_path / 'absent'}"}, "absent"),
         (chat_with_scorers, {"scorers": f"a={small_models['gpt2']}"}, str(small_models["gpt2"])),
         (chat_with_scorers, {"scorers": "a="}, "needed [name=]PATH"),
-        (text_with_function(wrong, as_text=False), {}, "the reward function cannot be called with"),
+        (text_with_function(wrong, as_text=False), {}, "the reward function(prompts, replies) has no parameter that says its form"),
         (PLAIN, {"model": small_models["bert"]}, "bert"),
         (PLAIN, {"model": without_eos(small_models["gpt2"], tmp_path / "endless")}, "has no eos token"),
         (PLAIN, {"prompts": empty}, "holds no prompts: found the columns other"),
