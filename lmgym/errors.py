@@ -109,6 +109,66 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     return by_lower[found[0]] if found else None
 
 
+SHORTEST_TYPO, TWO_TYPOS = 4, 8
+"""letters of a word in which one may be wrong, and of one in which two may be"""
+
+
+def misspelt(name: str, known: Iterable[str]) -> str | None:
+    """The known name of which `name` is a misspelling; None if there is none, or several are as near.
+
+    The words of both, between underscores, hyphens and dots, are the same but for slips: one letter that is wrong, left
+    out, added or swapped with the next in a word of 4 to 7 letters, two in longer ones; or the words are joined
+    otherwise. Shorter words and numbers are the same: min is no slip for max, nor beta1 for beta2.
+    """
+    slips = {one: found for one in known if (found := _slips(name[:80].lower(), one.lower())) is not None}
+    fewest = min(slips.values(), default=0)
+    nearest_names = [one for one, found in slips.items() if found == fewest]
+    return nearest_names[0] if len(nearest_names) == 1 else None
+
+
+def _slips(name: str, known: str) -> int | None:
+    """The number of slips between two names; None if one is no misspelling of the other."""
+    if name == known:
+        return 0
+    words, others = (re.findall(r"[a-z]+|[0-9]+", one) for one in (name, known))
+    if "".join(words) == "".join(others):
+        return 1
+    if len(words) != len(others):
+        return None
+    total = 0
+    for word, other in zip(words, others, strict=True):
+        if word == other:
+            continue
+        shorter = min(len(word), len(other))
+        found = _distance(word, other)
+        if (
+            shorter < SHORTEST_TYPO - 1
+            or max(len(word), len(other)) < SHORTEST_TYPO
+            or word.isdigit()
+            or other.isdigit()
+        ):
+            return None
+        if found > (2 if shorter >= TWO_TYPOS else 1):
+            return None
+        total += found
+    return total if total <= 2 else None
+
+
+def _distance(word: str, other: str) -> int:
+    """Letters to change, leave out, add or swap with the next (optimal string alignment)."""
+    if abs(len(word) - len(other)) > 2:
+        return 3
+    before, last = [0] * (len(other) + 1), list(range(len(other) + 1))
+    for i, letter in enumerate(word, 1):
+        row = [i]
+        for j, its in enumerate(other, 1):
+            row.append(min(last[j] + 1, row[-1] + 1, last[j - 1] + (letter != its)))
+            if i > 1 and j > 1 and letter == other[j - 2] and word[i - 2] == its:
+                row[j] = min(row[j], before[j - 2] + 1)
+        before, last = last, row
+    return last[-1]
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The part of a message that suggests the nearest known name, with a space behind it; empty without one."""
     near = nearest(name, known)

@@ -11,7 +11,7 @@ from lmgym.apps.chat.commands import chat
 from lmgym.apps.debate.commands import debate
 from lmgym.apps.games.commands import games
 from lmgym.apps.games.dialogue.commands import dialogue
-from lmgym.apps.migration.from_trl import from_trl
+from lmgym.apps.migration.from_library import from_library
 from lmgym.apps.playpen.commands import playpen
 from lmgym.apps.serve.commands import serve
 from lmgym.apps.world.commands import ab, baselines, demo, deploy, world, world_model, world_policy
@@ -48,7 +48,7 @@ SECTIONS = {
     "Use what was trained": ("chat", "score", "judge", "audit", "attack", "ensemble", "serve", "eval", "push"),
     "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
-    "Set up": ("get", "engine", "doctor", "completion", "from-trl"),
+    "Set up": ("get", "engine", "doctor", "completion", "from"),
 }
 PURPOSES = {
     "reward": "Train a reward model from choices, rankings or behaviour.",
@@ -60,6 +60,20 @@ PURPOSES = {
     "grpo": "Optimise a policy without a critic, each reply compared with others to the same prompt.",
     "rloo": "Optimise a policy without a critic, each reply against the mean of the others.",
 }
+INSTEAD = {
+    **dict.fromkeys(("from-trl", "from_trl"), "lmgym from trl FILE"),
+    **dict.fromkeys(("convert", "migrate"), "lmgym from trl|axolotl|openrlhf|verl|llamafactory FILE"),
+    **dict.fromkeys(("export", "upload", "publish"), "RUN/model, a Hugging Face folder, or lmgym push RUN OWNER/NAME"),
+    **dict.fromkeys(("resume", "continue", "restart"), "the run's own command again, which resumes by itself"),
+    **dict.fromkeys(("generate", "inference", "infer", "predict", "sample"), "lmgym chat MODEL"),
+    **dict.fromkeys(("merge-lora", "merge_lora", "merge-adapter", "merge_adapter"), "lmgym merge ADAPTER"),
+    **dict.fromkeys(("vllm-serve", "vllm_serve", "vllm"), "lmgym engine serve MODEL"),
+    **dict.fromkeys(("list", "ls", "status"), "lmgym runs"),
+    "evaluate": "lmgym eval MODEL",
+    "env": "lmgym doctor",
+    "version": "lmgym --version",
+}
+"""what to type for a command's name elsewhere"""
 OTHER_FLAGS = {"ignore_unknown_options": True}  # an experiment or a session checks its own
 FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
 NUM_GPUS = click.option(
@@ -80,7 +94,12 @@ AUDIT = click.option(
 )
 
 
-@click.group(cls=OneLineErrors, sections=SECTIONS, closing=list_experiments, elsewhere=command_for)
+def instead_of(word: str) -> str | None:
+    """What to type for a word that is no command: by its name elsewhere, or a method or an experiment."""
+    return INSTEAD.get(word) or command_for(word)
+
+
+@click.group(cls=OneLineErrors, sections=SECTIONS, closing=list_experiments, elsewhere=instead_of)
 @click.version_option(__version__, prog_name="lmgym", message="%(prog)s %(version)s")
 def main() -> None:
     """Train reward models and chat policies on human feedback, and talk to the result."""
@@ -154,7 +173,7 @@ for _command in (
     ensemble,
     estimate,
     evaluate,
-    from_trl,
+    from_library,
     games,
     judge,
     push,

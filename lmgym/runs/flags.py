@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lmgym.console import printed_line, reader_may_leave, say
-from lmgym.errors import InputError, RunStopped, ServerError, bounded, nearest, one_line, shown
-from lmgym.runs.known_flags import answer
+from lmgym.errors import InputError, RunStopped, ServerError, bounded, misspelt, one_line, shown
 from lmgym.runs.locks import refuse_if_held
+from lmgym.runs.other_names.lookup import answer, misspelt_name
 from lmgym.runs.process_state import end_process
 
 T = TypeVar("T")
@@ -28,6 +28,8 @@ T = TypeVar("T")
 USAGE = "LMGYM_USAGE"
 """environment variable of the command that launched an experiment, without its flags"""
 FLAG = re.compile(r"--[A-Za-z_]")
+HYDRA = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
+"""a setting as Hydra writes it: data.train_batch_size=1024"""
 # a launcher kills the other ranks once one exits: they give rank 0 this long to print the error
 HEAD_START_SECONDS = 5.0
 LONGEST_FLAG, MOST_UNKNOWN = 80, 40
@@ -140,6 +142,10 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
         if FLAG.match(argument):
             flag, equals, value = argument.partition("=")
             pairs.append(("--" + flag[2:].replace("-", "_"), [value] if equals else []))
+        elif (dotted := HYDRA.match(argument)) and (not pairs or pairs[-1][1]):
+            pairs.append(
+                ("--" + dotted[1], [argument[dotted.end() :]])
+            )  # none of ours has a dot: it is answered as unknown
         elif pairs:
             pairs[-1][1].append(argument)
         else:
@@ -152,7 +158,9 @@ def _refuse_unknown(flags: Iterable[str], hints: dict[str, Any]) -> None:
     unknown = [flag for flag in dict.fromkeys(flags) if not _field_of(flag, hints)]
     if not unknown:
         return
-    advice = [f"{one_line(flag, LONGEST_FLAG)}{_advice(flag[2:], hints)}" for flag in unknown[:MOST_UNKNOWN]]
+    advice = [
+        f"{one_line(flag, LONGEST_FLAG)}{_advice(flag[2:][:LONGEST_FLAG], hints)}" for flag in unknown[:MOST_UNKNOWN]
+    ]
     if len(unknown) == 1:
         raise InputError(f"unknown flag {advice[0]} (--help lists them all)")
     if len(unknown) > MOST_UNKNOWN:
@@ -170,13 +178,15 @@ def _field_of(flag: str, hints: dict[str, Any]) -> str | None:
 
 
 def _advice(name: str, hints: dict[str, Any]) -> str:
-    """The advice for an unknown flag: by its name elsewhere, its initials (`gb`) or spelling."""
+    """The advice for an unknown flag: by its name elsewhere, or for a misspelling."""
     if known := answer(name, hints):
         return f": {known}"
     flags = [*hints, *(f"no_{key}" for key, hint in hints.items() if _is_bool(hint))]
-    initials = {"".join(word[:1] for word in flag.split("_")): flag for flag in reversed(flags)}
-    near = initials.get(name) or nearest(name, flags)
-    return f"; did you mean --{near}?" if near else ""
+    if near := misspelt(name, flags):
+        return f"; did you mean --{near}?"
+    if near := misspelt_name(name):
+        return f"; did you mean {near}? {answer(near, hints) or 'it is no setting here'}"
+    return ""
 
 
 def read_flag(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, object]:

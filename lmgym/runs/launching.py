@@ -16,7 +16,7 @@ import click
 from lmgym.config import Range, RunConfig
 from lmgym.console import say
 from lmgym.errors import NAME, InputError, did_you_mean, found_from, shown, shown_path
-from lmgym.runs.flags import USAGE
+from lmgym.runs.flags import HYDRA, USAGE
 from lmgym.runs.launch import STAGES
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import NAME as LOCK
@@ -123,8 +123,8 @@ def choose_experiment(word: str, words: Sequence[str]) -> tuple[Path, list[str]]
     InputError for a first word that is none of these.
     """
     form, first = FORMS[word], words[0]
-    is_data = first not in experiments(form.stage) and _is_data(first)
-    if not is_data and not first.startswith("-"):
+    is_data = first not in experiments(form.stage) and not HYDRA.match(first) and _is_data(first)
+    if not is_data and not first.startswith("-") and not HYDRA.match(first):
         return find_experiment(first, [form.stage]), [*form.flags, *words[1:]]
     say(f"experiment: {form.experiment} (lmgym train {word} --help describes the others)")
     flag = f"--{'prompts' if form.stage == 'ppo' else 'dataset'}"

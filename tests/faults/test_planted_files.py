@@ -42,7 +42,7 @@ READ = {
     "what a judge has left": (
         "judged", "out/*", ("lmgym", "judge", "{base}/scorer/scorer", "--suite", "{base}/few.jsonl", "--output", "out"),
     ),
-    "TRL's settings": ("trl", "trl.yaml", ("lmgym", "from-trl", "trl.yaml", "--trainer", "dpo")),
+    "TRL's settings": ("trl", "trl.yaml", ("lmgym", "from", "trl", "trl.yaml", "--trainer", "dpo")),
     "a chat": ("chat", "chat.jsonl", ("lmgym", "chat", "{base}/policy/model", "--sessions", "new")),
 }  # fmt: skip
 """by what is read: a folder of the valid files, those in it that are planted in, and the command"""

@@ -1,4 +1,4 @@
-"""Migration: the command here for a script, notebook or configuration of TRL.
+"""Migration: the command here for a script, notebook or configuration of another library.
 
 May import the core and the stages.
 """

@@ -50,6 +50,8 @@ def placeholder(flag: str) -> str:
 def display(value: Any) -> str:
     """A value in a line."""
     match value:
+        case Code():
+            return str(value)
         case Called():
             return f"{value.name}(...)"
         case Loaded():
@@ -68,7 +70,7 @@ def holds_code(value: Any) -> bool:
 
 def as_word(value: Any) -> str:
     """A value as a flag's word."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))

@@ -1,13 +1,12 @@
 """Settings of one of TRL's trainers as a command of lmgym, with what the user must fill in or do without."""
 
-import functools
-import importlib
 import math
 import re
-from typing import Any
+from typing import Any, get_args
 
-from lmgym.apps.migration.commands import Translation, as_word, display, holds_code
+from lmgym.apps.migration.commands import Translation, display, holds_code
 from lmgym.apps.migration.losses import translate_loss
+from lmgym.apps.migration.renaming import check, experiment_of, flag_of, hints_of, rename
 from lmgym.apps.migration.trl_arguments import translate_adapters, translate_training
 from lmgym.apps.migration.trl_scripts import Loaded, Settings
 from lmgym.apps.migration.trl_tables import (
@@ -20,13 +19,9 @@ from lmgym.apps.migration.trl_tables import (
     STAGES,
     WORDS,
 )
-from lmgym.config import check_ranges
-from lmgym.errors import InputError
-from lmgym.runs.flags import flag_types, read_flag, rebuild
-from lmgym.runs.known_flags import FLAGS, SENTENCES
-from lmgym.runs.launch import STAGES as PACKAGES
 from lmgym.runs.launching import FORMS
 
+LIBRARY = "TRL"
 COMMIT = re.compile("[0-9a-f]{40}")
 FIRST_ROWS = re.compile(r"(\w*)\[:(\d+)\]")
 # settings of the experiment that TRL's trainers do not have
@@ -45,10 +40,11 @@ def translate(settings: Settings) -> Translation:
     """The command that trains as TRL would, with TRL's defaults where they differ."""
     kind, given = settings.kind, dict(settings.values)
     is_old = kind == "ppo" and bool(OLD_PPO_NAMES & given.keys())
-    flags = FLAGS[STAGES[kind]]
-    taken = {flags.get(name, name) for name in given}
+    taken = {flag_of(LIBRARY, name, STAGES[kind]) for name in given}
     defaults = OLD_PPO if is_old else DEFAULTS[kind]
-    left = {name: value for name, value in defaults.items() if flags.get(name, name) not in taken} | given
+    left = {
+        name: value for name, value in defaults.items() if flag_of(LIBRARY, name, STAGES[kind]) not in taken
+    } | given
     found = Translation(WORDS[kind])
     _model(found, left, kind)
     _data(found, left, kind)
@@ -60,63 +56,28 @@ def translate(settings: Settings) -> Translation:
     translate_adapters(found, left, kind)
     own = "EXPERIMENT.py" in found.asked
     experiment = "friendly_answers" if own else FORMS[WORDS[kind]].experiment
-    module = f"{PACKAGES[STAGES[kind]]}.experiments.{experiment}"
-    _rename(found, left, flags, module)
-    _check(found, FORMS[WORDS[kind]].flags, module)
+    module = experiment_of(WORDS[kind], experiment)
+    _rename(found, left, STAGES[kind], module)
+    check(found, FORMS[WORDS[kind]].flags, module, OF_NO_EXPERIMENT)
     return found
 
 
-def _rename(found: Translation, left: dict[str, Any], flags: dict[str, str], module: str) -> None:
+def _rename(found: Translation, left: dict[str, Any], stage: str, module: str) -> None:
     """Settings that only have another name here, and a line on those that have none."""
-    hints = _hints(module)
+    known: dict[str, Any] = {}
     for name, value in left.items():
-        flag = flags.get(name)
         if name in UNIMPORTANT or (name in SAME_LOSS and value is True):
             continue
-        if not flag or name in OF_OBJECTS:
-            if value is None:
-                continue
-            what = f"**{display(value)}" if name == "**" else f"{name}={display(value)}"
-            found.lines.append(f"{what}: {OF_OBJECTS.get(name) or SENTENCES.get(name) or 'no equivalent'}")
-        elif holds_code(value):
-            found.ask(flag, f"{name}={display(value)}, which only the script knows")
-        elif value is None and type(None) not in getattr(hints[flag], "__args__", ()):
+        flag = flag_of(LIBRARY, name, stage)
+        if name in OF_OBJECTS:
+            if value is not None:
+                what = f"**{display(value)}" if name == "**" else f"{name}={display(value)}"
+                found.lines.append(f"{what}: {OF_OBJECTS[name]}")
+        elif value is None and flag in (hints := hints_of(module)) and type(None) not in get_args(hints[flag]):
             found.ask(flag, f"{name}=None means none, or the library's own choice; a number is needed here")
-        elif value is not None:
-            found.flags[flag] = value
-
-
-def _check(found: Translation, first: tuple[str, ...], module: str) -> None:
-    """Asks for values that their flags do not take, and leaves out flags that the method does not read."""
-    config, values = importlib.import_module(module).CONFIG, {}
-    for flag, value in found.flags.copy().items():
-        values[flag], fault = _parse(module, flag, as_word(value))
-        if fault:
-            values.pop(flag)
-            found.ask(flag, f"{flag}={display(value)} is not taken: {fault}")
-    method = {"method": first[1]} if first else {}
-    for flag in sorted(getattr(rebuild(config, method | values), "unread", set()) & found.flags.keys()):
-        value = found.flags.pop(flag)
-        if flag not in OF_NO_EXPERIMENT or value != OF_NO_EXPERIMENT[flag]:
-            found.lines.append(f"--{flag} {display(value)}: the method does not read it")
-
-
-@functools.cache
-def _parse(module: str, flag: str, word: str) -> tuple[Any, str]:
-    """The value of a flag's word, and why an experiment does not take it."""
-    config = importlib.import_module(module).CONFIG
-    try:
-        _, value = read_flag(f"--{flag}", [word], _hints(module))
-        check_ranges(rebuild(config, {flag: value}))
-    except InputError as error:
-        return None, str(error)
-    return value, ""
-
-
-@functools.cache
-def _hints(module: str) -> dict[str, Any]:
-    """The annotation of every flag of an experiment."""
-    return flag_types(importlib.import_module(module).CONFIG)
+        else:
+            known[name] = value
+    rename(found, LIBRARY, known, module)
 
 
 def _model(found: Translation, left: dict[str, Any], kind: str) -> None:

@@ -3,9 +3,10 @@
 from typing import Any
 
 from lmgym.apps.migration.commands import Translation, as_word, display, holds_code
+from lmgym.apps.migration.renaming import sentence_of
 from lmgym.apps.migration.trl_scripts import Called, Code
 from lmgym.apps.migration.trl_tables import ON_PROMPTS, STAGES
-from lmgym.runs.known_flags import FLAGS, SENTENCES
+from lmgym.runs.other_names.lookup import find
 
 SCHEDULES = {name: name for name in ("linear", "cosine", "constant_with_warmup")} | {"constant": "constant_with_warmup"}
 TRACKERS = {"wandb": "auto", "tensorboard": "tensorboard", "none": "none"}
@@ -65,9 +66,8 @@ def _checkpoints(found: Translation, left: dict[str, Any], kind: str) -> None:
     elif strategy == "steps" and type(steps) is int:
         found.flags["save_updates"] = steps
     elif strategy != "steps" or steps is not None:
-        found.lines.append(
-            f"save_strategy={display(strategy)}, save_steps={display(steps)}: {SENTENCES['save_strategy']}"
-        )
+        why = sentence_of("TRL", "save_strategy", STAGES[kind])
+        found.lines.append(f"save_strategy={display(strategy)}, save_steps={display(steps)}: {why}")
     if left.get("save_total_limit", 0) is None:
         left.pop("save_total_limit")
         found.lines.append("save_total_limit=None: give --save_total_limit, which is 2 here")
@@ -76,7 +76,8 @@ def _checkpoints(found: Translation, left: dict[str, Any], kind: str) -> None:
         if best is not True:
             found.flags["best_metric"] = "none"
         elif metric not in (None, "loss", "eval_loss"):
-            found.lines.append(f"metric_for_best_model={display(metric)}: {SENTENCES['load_best_model_at_end']}")
+            why = sentence_of("TRL", "load_best_model_at_end", STAGES[kind])
+            found.lines.append(f"metric_for_best_model={display(metric)}: {why}")
 
 
 def translate_adapters(found: Translation, left: dict[str, Any], kind: str) -> None:
@@ -104,10 +105,11 @@ def translate_adapters(found: Translation, left: dict[str, Any], kind: str) -> N
         settings.pop("lora_target_modules", None)
         found.lines.append("lora_target_modules: peft has a choice for each architecture, here it is all-linear")
     for name, value in (defaults | settings).items():
-        flag = FLAGS[STAGES[kind]].get(name)
+        answer = find("TRL", name, STAGES[kind])
+        flag = answer.flag if answer else None
         if flag is None:
             if name in settings and value:
-                found.lines.append(f"{name}={display(value)}: {SENTENCES[name]}")
+                found.lines.append(f"{name}={display(value)}: {answer}")
         elif holds_code(value):
             found.ask(flag, f"{name}={display(value)}: {UNKNOWN}")
         elif value is not None:

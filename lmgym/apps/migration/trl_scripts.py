@@ -108,7 +108,7 @@ def read_file(path: Path, kind: str | None = None) -> list[Settings]:
     if path.suffix in (".yaml", ".yml"):
         return [_read_yaml(text, name, kind)]
     try:
-        tree = ast.parse(_code_of_notebook(text) if path.suffix == ".ipynb" else text)
+        tree = ast.parse(code_of_notebook(text) if path.suffix == ".ipynb" else text)
     except (SyntaxError, ValueError, RecursionError, MemoryError, AttributeError, TypeError, KeyError) as error:
         raise InputError(f"{name} is no Python script: {one_line(str(error))}; {NEEDED}") from error
     found = [one for one in Script(tree).trainers() if kind in (None, one.kind)]
@@ -117,7 +117,7 @@ def read_file(path: Path, kind: str | None = None) -> list[Settings]:
     return found
 
 
-def _code_of_notebook(text: str) -> str:
+def code_of_notebook(text: str) -> str:
     """The code cells of a notebook, without lines for the shell or for IPython. Raises ValueError for another file."""
     lines: list[str] = []
     for cell in json.loads(text).get("cells", []):

@@ -1,7 +1,7 @@
 """The defaults of TRL's trainers, and settings of theirs that are no flags.
 
 Defaults are those of TRL 1.16 (ORPO and CPO: of trl.experimental; PPO: of trl.experimental.ppo as it was; old PPO: of
-0.11) where lmgym's differ. Names are in lmgym/runs/known_flags.py.
+0.11) where lmgym's differ. Names are in lmgym/runs/other_names.
 """
 
 from typing import Any

@@ -156,7 +156,7 @@ def test_names_of_other_libraries_suggest_ours(capsys: pytest.CaptureFixture[str
         said = capsys.readouterr().err
         return re.search(r"(?:did you mean|write) --(\w+)", said)[1]
 
-    assert [suggested(Model(), flag) for flag in ("--lr", "--batch_size")] == ["learning_rate", "batch_rows"]
+    assert suggested(Model(), "--lr") == "learning_rate"
     found = [suggested(Batch(), flag) for flag in ("--lr", "--bs", "--batch_size", "--kl_coef", "--batch_row")]
     assert found == ["learning_rate", "global_batch", "global_batch", "init_kl_coef", "batch_rows"]
 

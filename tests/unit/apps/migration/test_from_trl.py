@@ -1,4 +1,4 @@
-"""`lmgym from-trl`: what scripts and configs of TRL become; each printed command is one that its experiment takes."""
+"""`lmgym from trl`: what scripts and configs of TRL become; each printed command is one that its experiment takes."""
 
 import importlib
 import itertools
@@ -14,13 +14,13 @@ import sft.check
 from lmgym.apps.migration.commands import Translation
 from lmgym.apps.migration.translation import translate
 from lmgym.apps.migration.trl_scripts import KINDS, Code, Script, Settings, fill_in, read_file, read_flags
-from lmgym.apps.migration.trl_tables import DEFAULTS, STAGES, WORDS
+from lmgym.apps.migration.trl_tables import DEFAULTS, WORDS
 from lmgym.cli.main import main
 from lmgym.errors import InputError
 from lmgym.runs.flags import flatten, override
-from lmgym.runs.known_flags import FLAGS, SENTENCES
 from lmgym.runs.launch import STAGES as PACKAGES
 from lmgym.runs.launching import FORMS
+from lmgym.runs.other_names.lookup import tables
 
 CHECKS = {
     "reward_models": reward_models.check.check_settings,
@@ -131,8 +131,9 @@ def taken(found: Translation, capsys, **filled: str) -> dict[str, Any]:
             {"model": "Qwen/Qwen2-0.5B", "prompts": "p.jsonl", "max_updates": -1, "num_generations": 4,
              "global_batch": 16, "num_rollouts": 16, "loss_aggregation": "sequence", "init_kl_coef": 0.04,
              "epsilon_low": 0.1, "epsilon_high": 0.1, "ppo_epochs": 1, "max_new_tokens": 512, "lora_rank": 16,
-             "lora_alpha": 8, "lora_target_modules": "q_proj,v_proj", "mask_truncated": True},
-            ["use_vllm=True: replies"],
+             "lora_alpha": 8, "lora_target_modules": "q_proj,v_proj", "mask_truncated": True,
+             "engine": "vllm"},
+            [],
         ),
         (
             "dpo",
@@ -259,7 +260,8 @@ def test_a_script_with_configs_and_no_trainer_and_one_with_several_trainers(tmp_
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_no_value_of_any_setting_breaks_the_translation(kind: str) -> None:
     odd = (None, True, -1, 0.5, "x", [], ["x"], {"a": 1}, Code("f(x)"), b"x", [Code("y")])
-    names = {*DEFAULTS[kind], *FLAGS[STAGES[kind]], *SENTENCES, "loss_type", "reward_funcs",
+    known = (row.name for table in tables("TRL") for row in table.rows if "*" not in row.name)
+    names = {*DEFAULTS[kind], *known, "loss_type", "reward_funcs",
              "reward_weights", "peft_config", "report_to",
              "quantization_config", "model", "train_dataset", "save_steps", "save_strategy", "warmup_ratio", "bf16",
              "steps_per_generation", "generation_batch_size", "total_episodes", "lora_r", "use_peft", "ref_model",
@@ -279,14 +281,14 @@ def test_a_value_of_a_flag_that_was_given_twice_is_a_list() -> None:
 def test_the_command_prints_the_command_and_comments(tmp_path) -> None:
     path = tmp_path / "s.py"
     path.write_text(SFT + "\n" + DPO)
-    done = CliRunner().invoke(main, ["from-trl", str(path), "--learning_rate", "0.5"])
+    done = CliRunner().invoke(main, ["from", "trl", str(path), "--learning_rate", "0.5"])
     assert done.exit_code == 0
     first, second = done.output.split("\n\n")
     assert first.splitlines()[0] == "lmgym train sft \\"
     assert "--learning_rate 0.5" in first
     assert [line for line in first.splitlines() if line.startswith("# packing=True: ")]
     assert second.startswith("lmgym train dpo \\")
-    done = CliRunner().invoke(main, ["from-trl", str(path), "--trainer", "dpo"])
+    done = CliRunner().invoke(main, ["from", "trl", str(path), "--trainer", "dpo"])
     assert done.output.startswith("lmgym train dpo")
 
 

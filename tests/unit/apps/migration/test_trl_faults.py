@@ -1,4 +1,4 @@
-"""Scripts whose text does not say all: `lmgym from-trl` asks for the rest, and its experiment runs the command."""
+"""Scripts whose text does not say all: `lmgym from trl` asks for the rest, and its experiment runs the command."""
 
 import json
 import subprocess
