@@ -20,6 +20,7 @@ from lmgym.cli.ensemble import ensemble
 from lmgym.cli.estimate import estimate
 from lmgym.cli.evaluate import evaluate
 from lmgym.cli.launch import DRY_RUN, launch_command
+from lmgym.cli.merge import merge
 from lmgym.cli.push import push
 from lmgym.cli.replay import replay
 from lmgym.cli.reports import compare, report, watch
@@ -45,7 +46,7 @@ SECTIONS = {
     "Train": ("train", "launch", "demo", "estimate"),
     "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report", "replay"),
-    "Use what was trained": ("chat", "score", "judge", "audit", "attack", "ensemble", "serve", "eval", "push"),
+    "Use what was trained": ("chat", "score", "judge", "audit", "attack", "ensemble", "merge", "serve", "eval", "push"),
     "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "engine", "doctor", "completion", "from"),
@@ -176,6 +177,7 @@ for _command in (
     from_library,
     games,
     judge,
+    merge,
     push,
     replay,
     serve,

@@ -44,7 +44,7 @@ def resolve_source(name: str, role: str = "model") -> str:
         files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
         if (path / ADAPTER).is_file():
-            hint = "; it is an adapter without its base: train with --merge_adapter, and name the folder model/"
+            hint = f"; it is an adapter without its base: lmgym merge {shown_path(name)} makes a model of it"
         raise InputError(
             f"{role} {shown_path(name)} is not a model folder: found {files}; needed: config.json and weights{hint}"
         )

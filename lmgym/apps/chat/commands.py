@@ -28,6 +28,15 @@ SESSION_OPTIONS = (
     click.option("--json", "as_json", is_flag=True, help="print a JSON object per turn; read messages from stdin"),
 )
 
+SAMPLING_OPTIONS = (
+    click.option(
+        "--max_new_tokens", "--max-new-tokens", type=int, help="most tokens of a reply  [default: the model's, or 128]"
+    ),
+    click.option("--temperature", type=float, help="of sampling; 0 is greedy  [default: the model's, or .9]"),
+    click.option("--top_p", "--top-p", type=float, help="of sampling  [default: the model's, or .95]"),
+    click.option("--seed", type=int, help="of sampling  [default: 0]"),
+)
+
 
 @final
 class ExperimentCommand(click.Command):
@@ -52,6 +61,13 @@ def sessions() -> None:
 def session_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of every session."""
     for option in reversed(SESSION_OPTIONS):
+        command = option(command)
+    return command
+
+
+def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the settings of sampling."""
+    for option in reversed(SAMPLING_OPTIONS):
         command = option(command)
     return command
 
@@ -95,6 +111,7 @@ def convo_evolution(context: click.Context, experiment_name: str | None, dataset
 @click.command()
 @click.argument("model")
 @click.option("--scorers", default="", metavar="[NAME=]PATH,...", help="reward models: folders or hub ids")
+@sampling_options
 @session_options
 @CONCURRENCY
 def chat(model: str, scorers: str, concurrency: int, as_json: bool, **options) -> None:

@@ -13,7 +13,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -169,16 +169,18 @@ def check_scorer(select: str | None, judges: Mapping[str, Scorer], experiment: s
     return select
 
 
-def sampling_of(experiment: Experiment, generator: Any) -> tuple[Sampling, str]:
+def sampling_of(experiment: Experiment, generator: Any, given: Mapping[str, Any] | None = None) -> tuple[Sampling, str]:
     """The sampling of the experiment, else of the model's folder, else the default; and a note with its source.
 
-    The note is empty if no model generates the replies.
+    Settings that are `given` go before. The note is empty if no model generates the replies.
     """
     sampling, source = experiment.get("SAMPLING"), f"SAMPLING of {experiment.name}"
     model = getattr(_innermost(generator), "model", None)
     if sampling is None:
         default = experiment.get("DEFAULT_SAMPLING") or Sampling()
         sampling, source = sampling_from_config(getattr(model, "generation_config", None), default)
+    if given:
+        sampling, source = replace(sampling, **given), f"{source}, but for {', '.join(given)}"
     return sampling, "" if model is None else f"sampling: {sampling} ({source})"
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from lmgym.apps.chat.actions import ChatView
 from lmgym.apps.chat.exchanges import check_count
@@ -11,8 +12,11 @@ from lmgym.apps.chat.loading import check_scorer, load_experiment, model_revisio
 from lmgym.apps.chat.session import SESSIONS, ChatSession
 from lmgym.console import printed_line, replace_unencodable, say
 from lmgym.errors import InputError
+from lmgym.generation.protocol import Sampling
 
 BEST_OF = 6
+SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+"""settings of sampling that `lmgym chat` takes"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,17 @@ class ChatOptions:
     prompt: str | None = None
     first_message: str | None = None
     sessions: str = SESSIONS
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The settings of sampling that are given. Raises InputError for one that is out of range."""
+        given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        Sampling(**given)  # checks them
+        return given
 
 
 def open_chat(options: ChatOptions, flags: Sequence[str] = (), asks: bool = False) -> ChatView:
@@ -36,14 +51,15 @@ def open_chat(options: ChatOptions, flags: Sequence[str] = (), asks: bool = Fals
     """
     if options.best_of is not None:
         check_count(options.best_of)
-    known = [*(field.name for field in fields(options)), "persona", "json"]
+    given = options.sampling
+    known = [*(field.name for field in fields(options) if field.name not in SAMPLING), "persona", "json"]
     with keys_kept_for_the_prompt():
         experiment = load_experiment(options.experiment_name, flags, known)
         judges = experiment.judges()
         select = check_scorer(options.select_model, judges, experiment.name)
         generator = experiment.generator()
         about = {"experiment": experiment.name, "models": model_revisions(generator, judges)}
-        sampling, note = sampling_of(experiment, generator)
+        sampling, note = sampling_of(experiment, generator, given)
     persona = _ask("Model prompt (the bot's persona)", options.prompt, experiment.get("PERSONA", ""), asks)
     opening = _ask("Bot's first message", options.first_message, experiment.get("FIRST_MESSAGE", ""), asks)
     best_of = options.best_of or (BEST_OF if judges else 1)

@@ -104,7 +104,7 @@ def test_an_adapter_without_its_base_is_no_model(config: PreferenceConfig, tmp_p
     (tmp_path / "adapter").mkdir()
     write(tmp_path / "adapter/adapter_config.json", [{}])
     said = refusal(replace(config, policy=replace(config.policy, model=str(tmp_path / "adapter"))))
-    assert "it is an adapter without its base: train with --merge_adapter, and name the folder model/" in said
+    assert "it is an adapter without its base: lmgym merge " in said
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`lmgym train` and `lmgym launch`: experiments by name or path, and the launcher; `lmgym --help`; completion."""
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from patience import PATIENCE
 
 from lmgym import __version__
 from lmgym.apps.audit import trained
-from lmgym.cli.main import SECTIONS, main, train
+from lmgym.cli.main import INSTEAD, SECTIONS, main, train
 from lmgym.errors import InputError
 from lmgym.runs import launching
 from lmgym.runs.launching import (
@@ -411,3 +412,27 @@ def test_the_usage_line_is_the_command_that_was_typed(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "lmgym", *words, "--help"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
         assert done.stdout.startswith(f"usage: {usage} "), done.stdout[:200]
+
+
+@pytest.mark.parametrize(
+    ("word", "needed"),
+    [
+        ("resume", "the run's own command again, which resumes by itself"),
+        ("export", "RUN/model, a Hugging Face folder, or lmgym push RUN OWNER/NAME"),
+        ("generate", "lmgym chat MODEL"),
+        ("version", "lmgym --version"),
+        ("from-trl", "lmgym from trl FILE"),
+        ("dpo", "lmgym train dpo"),
+    ],
+)
+def test_a_command_of_another_name_is_answered_with_what_to_type(word: str, needed: str) -> None:
+    done = CliRunner().invoke(main, [word, "x"])
+    assert done.exit_code == 2
+    assert done.output == f"error: No such command '{word}'; needed: {needed} (see --help)\n"
+
+
+def test_what_to_type_for_other_names_is_commands_that_exist() -> None:
+    for words in INSTEAD.values():
+        for name in re.findall(r"lmgym ([a-z]+)", words):
+            assert name in main.commands
+    assert not INSTEAD.keys() & main.commands.keys()

@@ -65,6 +65,8 @@ def test_the_best_of_n_is_selected_by_the_first_scorer_or_by_the_named_one(
         (["x", "--rankd"], "No such option '--rankd'"),
         (["x", "--best_of", "0"], "best_of=0: needed 1 to 1,024 replies"),
         (["x", "--select_model", "a"], "there is no scorer 'a' in hh; available: none"),
+        (["x", "--temperature", "-1"], "temperature=-1.0; needed: "),
+        (["x", "--top_p", "0"], "top_p=0.0; needed: "),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(words: list[str], message: str) -> None:
@@ -93,6 +95,26 @@ def test_without_scorers_one_reply_comes_and_picks_among_several_are_kept(
     assert exchanges[2].human_pick == 1
     assert exchanges[3].prompt.turns[-2].text == second["candidates"][1]["text"]
     assert exchanges[1].prompt.persona == "A cat."
+
+
+def test_settings_of_sampling_are_typed_as_anywhere(talkative_models: dict[str, Path], tmp_path: Path) -> None:
+    words = (talkative_models["llama"], "--json", "--sessions")
+    cold = [
+        chat(*words, tmp_path / name, "--temperature", "0", "--max-new-tokens", "5", lines="hello\n") for name in "ab"
+    ]
+    replies = [json.loads(done.stdout)["candidates"][0] for done in cold]
+    assert replies[0]["text"] == replies[1]["text"], "greedy"
+    assert replies[0]["tokens"] <= 5
+    assert "sampling: greedy" in cold[0].stderr
+    assert "but for max_new_tokens, temperature)" in cold[0].stderr
+    seeds = ["1", "1", "2"]
+    warm = [
+        chat(*words, tmp_path / f"s{n}", "--seed", seed, "--top_p", "1", lines="hello\n")
+        for n, seed in enumerate(seeds)
+    ]
+    first, same, other = (json.loads(done.stdout)["candidates"][0]["text"] for done in warm)
+    assert first == same
+    assert first != other
 
 
 def test_a_single_reply_without_scores_has_no_table(talkative_models: dict[str, Path], tmp_path: Path) -> None:
