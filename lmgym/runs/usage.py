@@ -6,7 +6,7 @@ from typing import Any, final
 
 import click
 
-from lmgym.errors import InputError, did_you_mean, one_line, shown
+from lmgym.errors import InputError, misspelt, one_line, shown
 from lmgym.runs.flags import exit_with_error
 
 
@@ -53,7 +53,9 @@ class OneLineErrors(click.Group):
         if word in names or word.startswith("-"):
             return super().resolve_command(context, args)
         command = self.elsewhere(word)
-        needed = f"needed: {command}" if command else f"{did_you_mean(word, names)}available: {', '.join(names)}"
+        near = misspelt(word, names)
+        available = f"{f'did you mean {near}? ' if near else ''}available: {', '.join(names)}"
+        needed = f"needed: {command}" if command else available
         raise click.UsageError(f"No such command {shown(word)}; {needed}")
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.migration.shell import Shell
-from lmgym.apps.migration.trl_scripts import Called, Code, Script, code_of_notebook
+from lmgym.apps.migration.trl_scripts import Called, Code, Script, code_of_notebook, refuse_endless
 from lmgym.errors import InputError, one_line, regular, shown, shown_path
 
 HYDRA = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
@@ -66,6 +66,7 @@ def _config(text: str, name: str) -> dict[str, Any]:
         raise InputError(f"{name}: {one_line(str(error))}; needed: a YAML or JSON config") from error
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{name} holds {shown(values)}; needed: names and values")
+    refuse_endless(values, name)
     return {key: _resolved(value) for key, value in values.items()}
 
 
@@ -102,12 +103,12 @@ def _of_python(text: str, notebook: bool, programs: re.Pattern[str], name: str) 
         elif isinstance(node, ast.Constant | ast.JoinedStr) and isinstance(value := script.value(node), str):
             if programs.search(value) and len(value.split()) > 1:
                 yield from _of_commands(Shell().read(value), programs)
-        elif isinstance(node, ast.Call) and not isinstance(node.func, ast.Attribute):
+        elif isinstance(node, ast.Call):
             yield from _of_dicts(script, node)
 
 
 def _of_dicts(script: Script, call: ast.Call) -> Iterator[Launch]:
-    """The settings that a call is given as a dict: `run_exp(dict(stage="sft", ...))`, `DictDefault({...})`."""
+    """The settings that a call is given as a dict: `run_exp(dict(stage="sft", ...))`, `json.dump(settings, file)`."""
     for argument in call.args:
         value = script.value(argument)
         value = value.arguments if isinstance(value, Called) else value

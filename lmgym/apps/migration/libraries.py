@@ -70,8 +70,9 @@ def of_all_processes(found: Translation, *flags: str) -> None:
 
 
 def _word_of_axolotl(program: str, values: dict[str, Any]) -> str:
-    if program and "base_model" not in values:
-        raise InputError("axolotl is launched with a config; needed: that config, lmgym from axolotl CONFIG.yml")
+    if "base_model" not in values:
+        found = "axolotl is launched with a config" if program else "there is no base_model"
+        raise InputError(f"{found}; needed: a config of axolotl, lmgym from axolotl CONFIG.yml")
     kind = values.get("rl")
     words = {"dpo": "dpo", "ipo": "dpo", "orpo": "dpo", "simpo": "dpo", "kto": "kto", "grpo": "grpo", "gdpo": "grpo"}
     if kind is None:
@@ -192,8 +193,9 @@ def _counts(found: Translation, left: dict[str, Any]) -> None:
 
 
 def _word_of_llama_factory(program: str, values: dict[str, Any]) -> str:
-    if program and "model_name_or_path" not in values:
-        raise InputError("llamafactory-cli is launched with a config; needed: that config, or its flags in the script")
+    if "model_name_or_path" not in values:
+        found = "llamafactory-cli is launched with a config" if program else "there is no model_name_or_path"
+        raise InputError(f"{found}; needed: a config of LLaMA-Factory, or its flags in the script")
     words = {"sft": "sft", "rm": "reward", "dpo": "dpo", "kto": "kto", "ppo": "ppo"}
     stage = values.get("stage", "sft")
     if stage not in words:

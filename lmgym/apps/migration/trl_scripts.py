@@ -30,6 +30,8 @@ CALLS = {
     "load_from_disk": ("path",),
 }
 """arguments of other calls without a name"""
+MOST_VALUES = 100_000
+"""of a config"""
 SAME_ROWS = {"shuffle", "with_format", "set_format", "flatten_indices", "cast_column", "train_test_split"}
 """methods of data sets that leave the rows as they are; a part is held out here too"""
 READERS = {"json", "csv", "parquet"}  # of load_dataset, whose files are in data_files
@@ -128,20 +130,32 @@ def code_of_notebook(text: str) -> str:
     return "\n".join(lines)
 
 
+def refuse_endless(values: Any, name: str) -> None:
+    """Raises InputError for a config whose references repeat its parts beyond MOST_VALUES."""
+    left, seen = [values], 0
+    while left:
+        one = left.pop()
+        seen += 1
+        if seen > MOST_VALUES:
+            raise InputError(f"{name} has more than {MOST_VALUES:,} values, with those that it repeats; needed: fewer")
+        left += one.values() if isinstance(one, Mapping) else one if isinstance(one, list | tuple) else ()
+
+
 def _read_yaml(text: str, name: str, kind: str | None) -> Settings:
     import yaml
 
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{name}: {one_line(str(error))}; needed: a YAML config of TRL's command") from error
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{name} holds {shown(values)}; needed: names and values, as TRL's command reads them")
+    refuse_endless(values, name)
     for library, signs in OTHER_LIBRARIES.items():
         if signs & values.keys():
             raise InputError(
                 f"{name} is a config of {library}, by its {listed(sorted(signs & values.keys()), 3)}; needed: one of "
-                "TRL's. Names of others are in docs/coming_from.md, and in the errors for unknown flags"
+                f"TRL's, or: lmgym from {library.lower().replace('-', '')} {name}"
             )
     return Settings(kind or guess_kind(values, name), dict(values))
 

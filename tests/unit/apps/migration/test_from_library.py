@@ -1,6 +1,7 @@
 """`lmgym from`: what configs and scripts like public ones become; launched/ holds them, in our own words."""
 
 import importlib
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,7 @@ EXPECTED: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     ),
     "trl_launch.sh": ("dpo", {"beta": 0.05, "micro_batch": 2, "lora_rank": 8, "learning_rate": 5e-7}, set()),
 }  # fmt: skip
+REPEATED = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
 FILLED = {"scorers": "a=b", "model": "m", "dataset": "d", "prompts": "p", "max_prompt": "64"}
 
 
@@ -217,13 +219,22 @@ def test_flags_of_the_launch_go_before_those_of_the_file(tmp_path) -> None:
     [
         ("axolotl", "a.yml", "- 1", "holds a list of 1 item; needed: names and values"),
         ("axolotl", "a.yml", "base_model: m\nrl: ebft", "rl=ebft has no equivalent; needed: one of dpo, ipo"),
-        ("axolotl", "a.sh", "axolotl train x.yml", "axolotl is launched with a config; needed: that config"),
+        ("axolotl", "a.sh", "axolotl train x.yml", "axolotl is launched with a config; needed: a config of axolotl"),
         ("llamafactory", "a.yaml", "model_name_or_path: m\nstage: pt", "stage=pt has no equivalent"),
+        ("axolotl", "a.yml", "a: 1", "there is no base_model; needed: a config of axolotl"),
+        (
+            "llamafactory",
+            "a.sh",
+            "llamafactory-cli train x.yaml",
+            "is launched with a config; needed: a config of LLaMA",
+        ),
         ("openrlhf", "a.sh", "echo openrlhf", "launches nothing of OpenRLHF; needed: a YAML or JSON config"),
         ("openrlhf", "a.yaml", "a: 1", "the file is none of openrlhf.cli.train_sft"),
         ("verl", "a.yaml", "a: 1", "has neither actor_rollout_ref nor model.partial_pretrain"),
         ("verl", "a.py", "x = (", "is no Python script"),
         ("verl", "a.json", "{", "needed: a YAML or JSON config"),
+        ("verl", "a.yaml", "a: !!python/object/apply:os.system [id]", "needed: a YAML or JSON config"),
+        ("axolotl", "a.yaml", "base_model: m\n" + REPEATED, "has more than 100,000 values, with those that it repeats"),
     ],
 )
 def test_a_file_of_something_else_is_refused_in_one_line(library, name, text, said, tmp_path) -> None:
@@ -249,6 +260,16 @@ def test_no_value_of_any_setting_breaks_the_translation(library: str) -> None:
             for value in (True, False, -1, 0, 0.5, "x", [], ["x", 1], {"a": 1}):
                 found = translate_launch(NAMES[library], rules, words[stage], {name: value})
                 assert all(isinstance(word, str) for word in found.words)
+
+
+def test_a_notebook_that_writes_its_settings_to_a_file_is_read(tmp_path) -> None:
+    cells = [
+        "import json\nargs = dict(stage='dpo', model_name_or_path='m', dataset='d', pref_beta=0.3)\n",
+        "json.dump(args, open('a.json', 'w'))",
+        "!llamafactory-cli train a.json",
+    ]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
+    assert of("llamafactory", text, tmp_path, "a.ipynb").flags["beta"] == 0.3
 
 
 def test_the_command_prints_the_command_and_comments() -> None:

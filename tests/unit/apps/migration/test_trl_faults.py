@@ -189,7 +189,7 @@ def test_a_notebook_is_read_without_its_lines_for_the_shell(tmp_path) -> None:
     ],
 )
 def test_a_config_of_another_library_is_refused_by_name(text: str, library: str, tmp_path) -> None:
-    with pytest.raises(InputError, match=f"is a config of {library}, by its .*needed: one of TRL's"):
+    with pytest.raises(InputError, match=f"is a config of {library}, by its .*needed: one of TRL's, or: lmgym from "):
         of(text, tmp_path, "a.yaml")
 
 
