@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from lmgym.apps.migration.commands import Translation, display
-from lmgym.apps.migration.libraries import NEUTRAL, Library, give, named, rewards, taken, whole
+from lmgym.apps.migration.libraries import Library, give, named, rewards, taken, whole
 from lmgym.errors import InputError
 
 METHODS_OF_VERL = {
@@ -88,7 +88,6 @@ def _verl(found: Translation, left: dict[str, Any], stage: str) -> None:
         give(found, "scorers", f"reward={model}", f"reward_model.model.path={model}")
     else:
         rewards(found, model if used else function, "reward")
-    found.flags |= NEUTRAL
     left.pop("custom_reward_function.name", None)
 
 
@@ -128,8 +127,6 @@ def _verl_kl(found: Translation, left: dict[str, Any]) -> None:
         found.ask("kl_estimator", f"{display(kind)} is none of k1, k2 and k3")
     if adaptive and in_loss is not True:
         found.flags |= {"target": target, "horizon": horizon}
-    else:
-        found.flags["target"] = None
 
 
 def _verl_overlong(found: Translation, left: dict[str, Any]) -> None:
@@ -227,10 +224,8 @@ def _openrlhf_on_prompts(found: Translation, left: dict[str, Any]) -> None:
         found.flags |= {"epsilon_low": bounds[0], "epsilon_high": bounds[1]}
     if taken(left, "algo.kl.use_loss", "use_kl_loss") is True:
         found.flags["kl_in"] = "loss"
-    if taken(left, "algo.kl.target", "kl_target") is None:
-        found.flags["target"] = None
+    if not any(name in left for name in ("algo.kl.target", "kl_target")):
         taken(left, "algo.kl.horizon", "kl_horizon")
-    found.flags |= NEUTRAL
     reward = taken(left, "reward.model_name_or_path", "reward_pretrain")
     remote = taken(left, "reward.remote_url", "remote_rm_url")
     scale = taken(left, "reward.normalize_enable", "normalize_reward") is True

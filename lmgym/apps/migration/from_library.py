@@ -9,7 +9,7 @@ import click
 from lmgym.apps.migration.commands import Translation, display
 from lmgym.apps.migration.dotted_libraries import OPENRLHF, VERL
 from lmgym.apps.migration.launches import flat, read_launches, settings
-from lmgym.apps.migration.libraries import AXOLOTL, LLAMA_FACTORY, SILENT, Library
+from lmgym.apps.migration.libraries import AXOLOTL, LLAMA_FACTORY, NEUTRAL, SILENT, Library
 from lmgym.apps.migration.renaming import check, experiment_of, flag_of, rename
 from lmgym.apps.migration.translation import translate
 from lmgym.apps.migration.trl_scripts import KINDS, Settings, fill_in, read_file, read_flags
@@ -88,6 +88,7 @@ def translate_launch(library: str, rules: Library, word: str, values: Mapping[st
     translation = Translation(word)
     if words := left.pop("words", None):
         translation.lines.append(f"{display(words)}: settings that only the script knows")
+    translation.flags |= NEUTRAL if stage == "ppo" else {}
     rules.prepare(translation, left, stage)
     if (method := translation.flags.get("method")) in FORMS and word == "ppo":
         translation.command = word = method

@@ -7,10 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmgym.apps.migration.commands import Translation, display
+from lmgym.apps.migration.losses import GRPO_LOSSES, translate_clipping
 from lmgym.errors import InputError
 from lmgym.origin import names_code_or_address
 
-NEUTRAL = {"normalize": False, "cliprange_reward": math.inf, "missing_eos_penalty": 0.0, "num_layers_unfrozen": -1}
+NEUTRAL = {
+    "normalize": False,
+    "cliprange_reward": math.inf,
+    "missing_eos_penalty": 0.0,
+    "num_layers_unfrozen": -1,
+    "target": None,
+}
 """settings of our experiment that other trainers do not have"""
 SILENT = NEUTRAL | {"gamma": 1, "lam": 1}
 """values that need no line where the method does not read them"""
@@ -151,20 +158,23 @@ def _hub_rows(found: Translation, left: dict[str, Any], flag: str) -> None:
 def _trl_section(found: Translation, left: dict[str, Any], stage: str) -> None:
     """axolotl's section trl, whose names are those of TRL."""
     section = left.pop("trl", None)
-    if not isinstance(section, Mapping):
+    left |= section if isinstance(section, Mapping) else {}
+    if stage != "ppo":
         return
-    inner = dict(section)
-    if stage == "ppo":
-        rewards(found, taken(inner, "reward_funcs"), "reward_funcs")
-        whole(found, "num_rollouts", found.flags.get("global_batch"))
-    left |= {name: value for name, value in inner.items() if name not in left}
+    rewards(found, taken(left, "reward_funcs"), "reward_funcs")
+    whole(found, "num_rollouts", found.flags.get("global_batch"))
+    method, average = GRPO_LOSSES.get(named(left.pop("loss_type", "dapo")), ("", ""))
+    if method == "grpo":
+        found.flags["loss_aggregation"] = average
+    else:
+        found.ask("method", "loss_type: see docs/methods.md")
+    translate_clipping(found, left)
 
 
 def rewards(found: Translation, given: Any, name: str) -> None:
     """A reward in Python, or at an address, is named by the user."""
     what = f"{name}={display(given)}: " if given is not None else "no reward in the file: "
     found.ask("scorers", f"{what}NAME=PATH of a reward model, or NAME=FILE.py:FUNCTION")
-    found.flags |= NEUTRAL
 
 
 def _half_precision(left: dict[str, Any]) -> None:
@@ -237,7 +247,6 @@ def _llama_factory(found: Translation, left: dict[str, Any], stage: str) -> None
         flags.append("num_rollouts")
         reward = left.pop("reward_model", None)
         if isinstance(reward, str) and left.pop("reward_model_type", "lora") == "full":
-            found.flags |= NEUTRAL
             give(found, "scorers", f"reward={reward}", f"reward_model={reward}")
         else:
             rewards(found, reward, "reward_model")
@@ -261,19 +270,16 @@ _HUGGING_FACE = {
 }
 _AXOLOTL = {"micro_batch_size": 1, "gradient_accumulation_steps": 1, "num_epochs": 1, "lr_scheduler": "cosine",
             "warmup_ratio": 0.03, "sequence_len": 512}  # fmt: skip
+# TRL's, but for the length and the batches
+_AXOLOTL_GRPO = _AXOLOTL | {"num_generations": 8, "beta": 0.0, "max_completion_length": 512, "temperature": 1.0,
+                            "num_iterations": 1, "epsilon": 0.2, "scale_rewards": "group"}  # fmt: skip
 AXOLOTL = Library(
     re.compile(r"\baxolotl(\.cli\.train| train)\b"),
     _word_of_axolotl,
     {
         **dict.fromkeys(("sft", "reward"), _AXOLOTL),
         "preference": _AXOLOTL,
-        "ppo": {
-            "micro_batch_size": 1,
-            "gradient_accumulation_steps": 1,
-            "lr_scheduler": "cosine",
-            "num_epochs": 1,
-            "warmup_ratio": 0.03,
-        },
+        "ppo": _AXOLOTL_GRPO,
     },
     _axolotl,
     frozenset({"model_type", "tokenizer_type", "strict", "sample_packing", "eval_sample_packing"}),

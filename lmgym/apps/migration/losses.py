@@ -31,7 +31,7 @@ def translate_loss(found: Translation, left: dict[str, Any], kind: str) -> None:
     elif kind == "sft" and not any(left.get(name) is True for name in ("assistant_only_loss", "completion_only_loss")):
         found.lines.append("messages: TRL learns all their tokens, here only the bot's turns have loss")
     if kind in ("grpo", "rloo"):
-        _clipping(found, left)
+        translate_clipping(found, left)
     if kind not in ("grpo", *LOSSES) and loss not in (None, "nll"):
         found.lines.append(f"loss_type={display(loss)}: no equivalent")
     if kind == "ppo":
@@ -72,7 +72,7 @@ def _grpo(found: Translation, left: dict[str, Any], loss: Any) -> None:
             found.flags["epsilon_high"] = high - 1  # TRL's is the bound itself
 
 
-def _clipping(found: Translation, left: dict[str, Any]) -> None:
+def translate_clipping(found: Translation, left: dict[str, Any]) -> None:
     """TRL's epsilon is both bounds, unless epsilon_high is the upper one."""
     low, high = left.pop("epsilon", None), left.pop("epsilon_high", None)
     if low is not None and high is None:

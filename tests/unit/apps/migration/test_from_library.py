@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import ppo.check
+import preferences.check
+import reward_models.check
+import sft.check
 from lmgym.apps.migration.commands import Translation
 from lmgym.apps.migration.from_library import LIBRARIES, NAMES, of_library, of_trl, translate_launch
 from lmgym.apps.migration.renaming import experiment_of
@@ -17,6 +21,12 @@ from lmgym.errors import InputError
 from lmgym.runs.flags import override
 from lmgym.runs.launching import FORMS
 
+CHECKS = {
+    "reward": reward_models.check.check_settings,
+    "sft": sft.check.check_settings,
+    "preference": preferences.check.check_settings,
+    "ppo": lambda config: ppo.check.check_settings(config, 1),
+}
 LAUNCHED = Path(__file__).parent / "launched"
 FILES = sorted(path.name for path in LAUNCHED.iterdir())
 # by file: the word, flags among those of the command, and what is asked for
@@ -38,7 +48,8 @@ EXPECTED: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "axolotl_reward.yaml": ("reward", {"centering": 0.01, "global_batch": 16, "max_length": 2048}, set()),
     "axolotl_grpo.yaml": (
         "grpo",
-        {"init_kl_coef": 0.01, "num_generations": 8, "num_rollouts": 16, "engine": "vllm", "scale_rewards": "none"},
+        {"init_kl_coef": 0.01, "num_generations": 8, "num_rollouts": 16, "engine": "vllm", "scale_rewards": "none",
+         "loss_aggregation": "token", "epsilon_low": 0.2, "epsilon_high": 0.2, "max_new_tokens": 256},
         {"prompts", "scorers"},
     ),
     "llamafactory_dpo.yaml": (
@@ -157,9 +168,10 @@ def test_a_config_or_script_becomes_a_command_that_its_experiment_takes(name: st
     filled = [item for flag in asked for item in (f"--{flag}", FILLED[flag])]
     config = importlib.import_module(experiment_of(word)).CONFIG
     try:
-        override(config, [*FORMS[word].flags, *found.words, *filled])
+        config = override(config, [*FORMS[word].flags, *found.words, *filled])
     except SystemExit:
         pytest.fail(capsys.readouterr().err)
+    CHECKS[FORMS[word].stage](config)
 
 
 def test_every_setting_of_a_file_is_in_the_command_or_in_a_line() -> None:

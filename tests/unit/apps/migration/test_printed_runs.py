@@ -1,0 +1,65 @@
+"""What `lmgym from` prints passes the checks of a run, up to its plan."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+
+from lmgym.apps.migration.from_library import of_library
+
+PAIR = {"prompt": "Say {}.", "chosen": "Yes, it is {}.", "rejected": "No {}."}
+CHAT = {"messages": [{"role": "user", "content": "Say {}."}, {"role": "assistant", "content": "Yes, {}."}]}
+PROMPT = {"prompt": "Say {}."}
+AXOLOTL = """
+base_model: MODEL
+rl: ipo
+datasets:
+  - path: ROWS
+micro_batch_size: 2
+gradient_accumulation_steps: 2
+learning_rate: 1e-5
+sequence_len: 128
+bf16: false
+"""
+OPENRLHF = r"""
+deepspeed --module openrlhf.cli.train_rm --model.model_name_or_path MODEL --data.dataset ROWS \
+   --data.max_len 128 --train.batch_size 8 --adam.lr 9e-6 --ckpt.output_dir out
+"""
+LLAMA_FACTORY = """
+import subprocess
+subprocess.run(["llamafactory-cli", "train", "--stage", "sft", "--model_name_or_path", "MODEL",
+                "--dataset", "x", "--cutoff_len", "128", "--lora_rank", "4"])
+"""
+VERL = r"""
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=ROWS data.train_batch_size=4 \
+    actor_rollout_ref.rollout.n=4 actor_rollout_ref.actor.ppo_mini_batch_size=2 data.max_prompt_length=64 \
+    data.max_response_length=16 actor_rollout_ref.model.path=MODEL trainer.total_epochs=1 \
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2
+"""
+TEXTS = {
+    "axolotl": (PAIR, "a.yml", AXOLOTL),
+    "openrlhf": (PAIR, "a.sh", OPENRLHF),
+    "llamafactory": (CHAT, "a.py", LLAMA_FACTORY),
+    "verl": (PROMPT, "a.sh", VERL),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", TEXTS)
+def test_a_printed_command_passes_a_dry_run(library: str, small_models, scorer_folders, tmp_path: Path) -> None:
+    form, name, text = TEXTS[library]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(json.dumps(form).replace("{}", f"word {number}") for number in range(40)))
+    (tmp_path / name).write_text(text.replace("MODEL", str(small_models["llama"])).replace("ROWS", str(rows)))
+    [found] = of_library(library, tmp_path / name, ())
+    filled = {"scorers": f"a={scorer_folders['llama']}", "dataset": str(rows)}
+    words = [word for flag in found.asked for word in (f"--{flag}", filled[flag])]
+    command = [*found.command.split(), *found.words, *words, "--dry_run", "--eval_size", "8"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lmgym", "train", *command],
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr + str(found)
