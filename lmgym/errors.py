@@ -109,7 +109,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     return by_lower[found[0]] if found else None
 
 
-SHORTEST_TYPO, TWO_TYPOS = 4, 8
+ONE_SLIP, TWO_SLIPS = 4, 8
 """letters of a word in which one may be wrong, and of one in which two may be"""
 
 
@@ -139,16 +139,9 @@ def _slips(name: str, known: str) -> int | None:
     for word, other in zip(words, others, strict=True):
         if word == other:
             continue
-        shorter = min(len(word), len(other))
         found = _distance(word, other)
-        if (
-            shorter < SHORTEST_TYPO - 1
-            or max(len(word), len(other)) < SHORTEST_TYPO
-            or word.isdigit()
-            or other.isdigit()
-        ):
-            return None
-        if found > (2 if shorter >= TWO_TYPOS else 1):
+        most = 0 if other.isdigit() or len(other) < ONE_SLIP else 1 if len(other) < TWO_SLIPS else 2
+        if found > most:
             return None
         total += found
     return total if total <= 2 else None

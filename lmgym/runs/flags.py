@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 from lmgym.console import printed_line, reader_may_leave, say
 from lmgym.errors import InputError, RunStopped, ServerError, bounded, misspelt, one_line, shown
 from lmgym.runs.locks import refuse_if_held
-from lmgym.runs.other_names.lookup import answer, misspelt_name
 from lmgym.runs.process_state import end_process
 
 T = TypeVar("T")
@@ -179,6 +178,8 @@ def _field_of(flag: str, hints: dict[str, Any]) -> str | None:
 
 def _advice(name: str, hints: dict[str, Any]) -> str:
     """The advice for an unknown flag: by its name elsewhere, or for a misspelling."""
+    from lmgym.runs.other_names.lookup import answer, misspelt_name  # a long table
+
     if known := answer(name, hints):
         return f": {known}"
     flags = [*hints, *(f"no_{key}" for key, hint in hints.items() if _is_bool(hint))]

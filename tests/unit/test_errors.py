@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.errors import LONGEST_MESSAGE, bounded, found_from, listed, one_line, shown, shown_path
+from lmgym.errors import LONGEST_MESSAGE, bounded, found_from, listed, misspelt, one_line, shown, shown_path
 
 
 @pytest.mark.parametrize(
@@ -92,3 +92,31 @@ def test_a_path_that_another_folder_has_is_told_with_the_command_that_goes_there
     assert found_from("reward_models/experiments").endswith(f": cd {Path(__file__).parents[2]}")
     for absent in ("outputs/y", "owner/name", "/outputs/x", "\0", "a" * 5000):
         assert found_from(absent) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("learnig_rate", "learning_rate"),
+        ("learning_raet", "learning_rate"),
+        ("LEARNING-RATE", "learning_rate"),
+        ("learningrate", "learning_rate"),
+        ("epoch", "epochs"),
+        ("epochss", "epochs"),
+        ("per_devise_tran_batch", "per_device_train_batch"),
+        ("adam_beta1", None),  # another number
+        ("min_length", None),  # another word
+        ("top_q", None),
+        ("learning", None),
+        ("teaching_rate", None),
+        ("lram", None),
+    ],
+)
+def test_only_slips_of_the_keyboard_are_misspellings(name: str, found: str | None) -> None:
+    known = ["learning_rate", "epochs", "adam_beta2", "max_length", "top_k", "top_p", "lam", "per_device_train_batch"]
+    assert misspelt(name, known) == found
+
+
+def test_a_word_as_near_to_two_names_is_a_misspelling_of_none() -> None:
+    assert misspelt("temps", ["tempi", "tempo"]) is None
+    assert misspelt("tempi", ["tempi", "tempo"]) == "tempi"
