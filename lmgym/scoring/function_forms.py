@@ -8,12 +8,13 @@
     conversations            lmgym      f(conversations, replies, **columns)
 
 A function may leave out all others. In every form a parameter may be called after a column of the rows, or `tokenizer`,
-`completion_ids` or `output_ids`, where there is a policy that sampled the reply. A coroutine is awaited.
+`completion_ids` or `output_ids`, where there is a policy that sampled the reply; of a function that has none of the
+parameters above, `completion_ids` is TRL's and `output_ids` trlx's. A coroutine is awaited.
 """
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,6 +91,8 @@ class Form:
     values: Mapping[str, Value]
     from_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """of `values`, those that one of these columns gives"""
+    ids: str = ""
+    """what it calls sampled ids: of its form is a function that has this and no deciding parameter"""
     gives_columns: bool = False
     """**columns get those of the rows that no parameter names"""
     one_by_one: bool = False
@@ -165,7 +168,7 @@ FORMS = (
     Form(
         "TRL", "f(prompts, completions, completion_ids, **columns)", ("completions",),
         {"prompts": _trl_prompt, "completions": _trl_completion, "completion_ids": _sampled},
-        gives_columns=True, may_abstain=True,
+        ids="completion_ids", gives_columns=True, may_abstain=True,
     ),
     Form(
         "verl", "f(data_source, solution_str, ground_truth, extra_info)", ("solution_str",), SINGLE, OF_ROWS,
@@ -184,7 +187,7 @@ FORMS = (
     Form(
         "trlx", "f(samples, prompts, outputs, tokenizer, **columns)", ("samples", "outputs"),
         {"samples": lambda one, tokenizer: one.sample, "prompts": _before, "outputs": _text},
-        gives_columns=True, gives_tokenizer=True,
+        ids="output_ids", gives_columns=True, gives_tokenizer=True,
     ),
     Form(
         "lmgym", "f(conversations, replies, **columns)", ("conversations",),
@@ -203,7 +206,7 @@ class RewardCall:
         self.parameters = _parameters(name, function)
         self.named = {n: p for n, p in self.parameters.items() if p.kind in NAMED}
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
-        fitting = [form for form in FORMS if self.named.keys() & set(form.deciding)]
+        fitting = forms_of(self.named)
         if len(fitting) != 1:
             words = [name for form in fitting for name in form.deciding if name in self.named]
             found = f"has {listed(words)}, of different forms" if fitting else "has no parameter that says its form"
@@ -273,7 +276,13 @@ def fits_a_form(function: Any) -> bool:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
-    return any(name in parameters for form in FORMS for name in form.deciding)
+    return bool(forms_of(parameters))
+
+
+def forms_of(parameters: Collection[str]) -> list[Form]:
+    """The forms that have one of these parameters."""
+    decided = [form for form in FORMS if set(form.deciding).intersection(parameters)]
+    return decided or [form for form in FORMS if form.ids in parameters]
 
 
 def awaited(answers: list[Any]) -> list[Any]:

@@ -115,7 +115,9 @@ def test_a_thread_that_waits_for_another_process_gives_the_same_run(go: Go, else
 
 def test_weights_that_would_sample_the_next_iteration_and_are_not_the_trainers_are_refused(go: Go, monkeypatch) -> None:
     sync = SamplingPolicy.sync
-    monkeypatch.setattr(SamplingPolicy, "sync", lambda own, version=0: sync(own, version) if not version else None)
+    monkeypatch.setattr(
+        SamplingPolicy, "sync", lambda own, version=0, proves=False: sync(own, version) if not version else None
+    )
     with pytest.raises(InputError, match="the sampler's weights are not the trainer's: sampled after update 0 of this"):
         go(**AHEAD)
 

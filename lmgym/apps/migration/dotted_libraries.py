@@ -242,7 +242,7 @@ def _openrlhf_on_prompts(found: Translation, left: dict[str, Any]) -> None:
             found.flags["critic"] = paths[0]
     else:
         rewards(found, remote if remote is not None else reward, "reward")
-    found.flags |= {"normalize": scale, "max_updates": -1}
+    found.flags |= {"normalize": "run" if scale else "none", "max_updates": -1}
     if scale:
         found.lines.append("normalize: OpenRLHF's is by running moments, here each scorer is shifted and scaled once")
     length = taken(left, "data.max_len", "max_len") or 2048

@@ -12,7 +12,7 @@ from lmgym.errors import InputError
 from lmgym.origin import names_code_or_address
 
 NEUTRAL = {
-    "normalize": False,
+    "normalize": "none",
     "cliprange_reward": math.inf,
     "missing_eos_penalty": 0.0,
     "num_layers_unfrozen": -1,

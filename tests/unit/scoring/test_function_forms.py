@@ -31,6 +31,9 @@ def asked(reply: str = " a", **columns: Any) -> RewardInput:
         (lambda samples: 0, "trlx"),
         (lambda outputs, prompts: 0, "trlx"),
         (lambda conversations, replies: 0, "lmgym"),
+        (lambda completion_ids, **kwargs: 0, "TRL"),
+        (lambda output_ids, **columns: 0, "trlx"),
+        (lambda conversations, completion_ids: 0, "lmgym"),
     ],
 )
 def test_one_parameter_decides_the_form(function: Any, library: str) -> None:
