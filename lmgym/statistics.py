@@ -358,11 +358,7 @@ def _effective_number(sizes: NDArray) -> float:
 
 
 def _estimate(value: float, influence: Floats, effective: float, bounds: Bounds | None, rows: int) -> Estimate:
-    """The interval of a value whose variance is the sum of squares of influence[units].
-
-    The degrees of freedom are at most the effective number of units less 1, and those with which a variance of this
-    kurtosis is known: 2 units / (kurtosis - 1), which is the number of units for normal influences.
-    """
+    """The interval of a value whose variance is the sum of squares of influence[units]."""
     units = len(influence)
     if units < 2:
         return Estimate(value, None, None, units, rows, TOO_FEW)
@@ -373,14 +369,23 @@ def _estimate(value: float, influence: Floats, effective: float, bounds: Bounds 
             return Estimate(value, None, None, units, rows, EQUAL)
         low, high = _of_equal_values(value, effective, bounds)
         return Estimate(value, low, high, units, rows)
-    excess = units * float(np.square(squares).sum()) / variance**2 - 1
-    freedom = min(effective - 1, 2 * units / max(excess, 1e-9))
-    quantile = float(stats.t.ppf(0.975, max(freedom, 0.1)))  # below .1 it is infinite for all purposes
+    quantile = float(stats.t.ppf(0.975, degrees_of_freedom(influence, effective)))
     if bounds is None:
         reach = quantile * np.sqrt(variance)
         return Estimate(value, float(value - reach), float(value + reach), units, rows)
     low, high = _wilson(value, variance, quantile, bounds)
     return Estimate(value, low, high, units, rows)
+
+
+def degrees_of_freedom(influence: Floats, effective: float) -> float:
+    """Degrees of freedom of the sum of squares of influence[units], which are not all 0.
+
+    At most the effective number of units less 1, and those with which a variance of this kurtosis is known:
+    2 units / (kurtosis - 1), which is the number of units for normal influences.
+    """
+    squares, units = np.square(influence), len(influence)
+    excess = units * float(np.square(squares).sum()) / float(squares.sum()) ** 2 - 1
+    return max(min(effective - 1, 2 * units / max(excess, 1e-9)), 0.1)  # below .1 a quantile is infinite in effect
 
 
 def _of_equal_values(value: float, number: float, bounds: Bounds) -> tuple[float, float]:
