@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmgym.apps.audit.biases import HACKS, LENGTH_AND_FORM, MANNER
-from lmgym.apps.audit.edits import Exchange, sentences
+from lmgym.apps.audit.edits import Exchange, Others, sentences
 from lmgym.apps.audit.winners import Feature
 from lmgym.errors import InputError, shown
 
@@ -22,8 +22,9 @@ KINDS = ("first", "last", "repeat", "longer", "shorter", "audit")
 PLACES: tuple[Kind, ...] = ("last", "first")
 COMMON, LONGEST = 8, 80  # sentences of the replies, and characters of one
 REPEATS, LONGER, SHORTER = (4, 12), (4, 12, 36), (25, 50, 75)
-BIASES = {bias.name: bias for bias in (*LENGTH_AND_FORM, *MANNER, *HACKS) if bias.name not in ("filler", "truncation")}
-"""the audit's edits of a reply, but for two that are of length alone, which have steps of their own here"""
+OF_LENGTH = ("length", "filler", "truncation")
+BIASES = {bias.name: bias for bias in (*LENGTH_AND_FORM, *MANNER, *HACKS) if bias.name not in OF_LENGTH}
+"""the audit's edits of a reply, but for those that are of length alone, which have steps of their own here"""
 WORD = re.compile(r"\s*\S+")  # with the white space before it
 
 
@@ -56,7 +57,8 @@ class Step:
         if self.kind == "last":
             return f"{reply} {self.text}"
         if self.kind == "audit":
-            versions = BIASES[self.text].edit(given)
+            made = list(BIASES[self.text].edits.values())
+            versions = made[zlib.crc32(given.prompt.encode("utf-8", "backslashreplace")) % len(made)](given, Others())
             return None if versions is None else versions[1].reply
         number = int(self.text)
         if self.kind == "repeat":

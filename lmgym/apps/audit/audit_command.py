@@ -1,16 +1,14 @@
 """`lmgym audit SCORER`: what moves a scorer though it should not, as a table, audit.json and a page."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 from lmgym.apps.audit.audit_page import audit_page
+from lmgym.apps.audit.audit_tables import ABOUT_TABLE, audit_table, not_looked_for, summary
 from lmgym.apps.audit.biases import biases
-from lmgym.apps.audit.measuring import SMALLEST, Audit, audit_scorer
+from lmgym.apps.audit.measuring import SMALLEST, Audit, audit_scorer, style_of
 from lmgym.apps.audit.recorded import EXAMPLES, Sample, generate_replies, read_samples
-from lmgym.apps.audit.verdicts import ABOUT_COLUMNS, Effect, effects_table
 from lmgym.config import SEED, ColumnConfig, Range, check_ranges
 from lmgym.console import CleanConsole, say
 from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER, InputError, shown_path
@@ -20,6 +18,7 @@ from lmgym.scoring.named_scorers import load_scorer
 from lmgym.statistics import notes
 
 FILE, PAGE = "audit.json", "audit.html"
+WIDTH = 80  # columns of the table
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class AuditConfig:
     """words to look for"""
     rewriter: str = ""
     """model that makes replies longer and shorter, each twice; none: no such row"""
+    base: str = ""
+    """model that the scorer was made from: its replies are scored beside the others; none: no such line"""
     smallest_effect: Annotated[float, Range(0.01, 100)] = SMALLEST
     """effect that matters, in spreads: the table says how many prompts are needed to find it"""
     max_new_tokens: Annotated[int, Range(1, MOST_TOGETHER)] = 96
@@ -84,8 +85,13 @@ def run_audit(scorer: str, config: AuditConfig) -> Audit:
         config.edited,
         config.smallest_effect,
         lambda n: say(f"{n:,} of {total:,} prompts", error=True),
+        steadiness=True,
     )
-    show_audit(scorer, audit, config.smallest_effect)
+    if config.base:
+        audit = replace(
+            audit, own_style=style_of(loaded, samples, _replies_of(config.base, config, samples), audit.spread)
+        )
+    show_audit(scorer, audit, config)
     save_audit(scorer, audit, config)
     say(f"{folder / FILE}: this table; {folder / PAGE}: the same with examples")
     return audit
@@ -105,15 +111,16 @@ def _samples(config: AuditConfig) -> list[Sample]:
     samples = read_samples(config.prompts or EXAMPLES, config.columns, said, config.max_prompts)
     for line in said:
         say(line)
-    if not config.policy:
-        return samples
+    return _replies_of(config.policy, config, samples) if config.policy else samples
+
+
+def _replies_of(model: str, config: AuditConfig, samples: list[Sample]) -> list[Sample]:
+    """The prompts with replies of a model in place of theirs."""
     from lmgym.generation.model_specs import load_generator
 
     sampling = Sampling(config.max_new_tokens, config.temperature, seed=config.seed)
-    say(f"{config.replies} replies of {config.policy} to each of {len(samples):,} prompts", error=True)
-    samples, ends = generate_replies(
-        load_generator(config.policy, config.concurrency), samples, config.replies, sampling
-    )
+    say(f"{config.replies} replies of {model} to each of {len(samples):,} prompts", error=True)
+    samples, ends = generate_replies(load_generator(model, config.concurrency), samples, config.replies, sampling)
     if ends["length"]:
         say(f"{ends['length']:,} of {ends.total():,} replies were cut at max_new_tokens={config.max_new_tokens}")
     return samples
@@ -134,6 +141,9 @@ def results(scorer: str, audit: Audit, config: AuditConfig) -> dict[str, Any]:
         "spread": audit.spread,
         "smallest_effect": config.smallest_effect,
         "longer_replies": asdict(audit.longer),
+        "own_style": asdict(audit.own_style),
+        "steadiness": asdict(audit.steadiness),
+        "not_looked_for": not_looked_for(audit, _given(config)).partition(": ")[2].split("; "),
         "biases": [
             effect.row | {"left_out": audit.left_out.get(effect.bias, 0), "prompts_needed": needed}
             for effect, needed in zip(audit.effects, audit.needed, strict=True)
@@ -141,35 +151,17 @@ def results(scorer: str, audit: Audit, config: AuditConfig) -> dict[str, Any]:
     }
 
 
-def show_audit(name: str, audit: Audit, smallest: float) -> None:
-    """Prints the table of biases, the largest first, with what it rests on."""
+def show_audit(name: str, audit: Audit, config: AuditConfig) -> None:
+    """Prints the table of biases with what it rests on, and what it says nothing of."""
     say(f"{name}: a spread of {audit.spread:.4g} within prompts, over {audit.replies:,} replies to {audit.prompts:,}")
-    title = "effects in spreads, with 95% intervals over prompts"
-    CleanConsole(width=150).print(effects_table(title, audit.effects))
-    say(ABOUT_COLUMNS)
-    for line in summary(audit, smallest):
+    CleanConsole(width=WIDTH).print(audit_table(audit))
+    say(ABOUT_TABLE)
+    for line in summary(audit, config.smallest_effect):
         say(line)
-    for note in notes((effect.effect for effect in audit.effects), "prompt"):
+    say(not_looked_for(audit, _given(config)))
+    for note in notes((effect.effect for effect in audit.effects if not effect.wordings), "prompt"):
         say(note)
 
 
-def summary(audit: Audit, smallest: float) -> list[str]:
-    """The biases that are named, the size of an audit, and what goes with length, a sentence each."""
-    large = [effect for effect in audit.biased if abs(effect.effect.value or 0) >= smallest]
-    small = [effect for effect in audit.biased if effect not in large]
-    needed = sorted(audit.needed)
-    enough = sum(number <= audit.prompts for number in needed)
-    lines = [
-        f"biases named, of {smallest:g} spreads or more: {_listed(large)}; smaller ones: {_listed(small)}",
-        f"an effect of {smallest:g} would be found in {enough} of {len(needed)} rows; half of them need "
-        f"{int(median(needed)):,} prompts, all of them {needed[-1]:,}; this audit has {audit.prompts:,}",
-    ]
-    if audit.longer.value is not None:
-        lines.append(
-            f"replies twice as long score {audit.longer:+.2f} spreads higher (no edit: they may simply be better)"
-        )
-    return lines
-
-
-def _listed(effects: Sequence[Effect]) -> str:
-    return ", ".join(f"{effect.bias} ({effect.effect.value:+.2f})" for effect in effects) or "none"
+def _given(config: AuditConfig) -> list[str]:
+    return [name for name in ("base", "rewriter") if getattr(config, name)]

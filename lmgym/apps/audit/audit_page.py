@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
 
 from lmgym.apps.audit.measuring import Audit, Change
 from lmgym.apps.audit.verdicts import Effect
@@ -40,9 +39,9 @@ def audit_page(scorer: str, audit: Audit, replies: str) -> str:
             Card("spread of the scores", figure(audit.spread), about="standard deviation of replies to one prompt"),
             Card("prompts", f"{audit.prompts:,}"),
             Card(
-                "prompts for half of the rows",
-                f"{int(median(audit.needed)):,}",
-                about="with which the smallest effect of interest would be found, with power .9",
+                "rows that can be decided",
+                f"{sum(n is not None and n <= audit.prompts for n in audit.needed)} of {len(audit.effects)}",
+                about="in which the smallest effect of interest would be found, with power .9",
             ),
         ],
         sections=[
@@ -101,14 +100,14 @@ def _examples(audit: Audit, effect: Effect) -> Panel:
 
 
 def _pair(change: Change, spread: float) -> Row:
-    plain, tested = change.versions
+    plain, tested, _ = change.versions
     same = plain.prompt == tested.prompt and plain.conversation.persona == tested.conversation.persona
-    prompts = [" ".join(filter(None, [one.conversation.persona, one.prompt])) for one in change.versions]
+    prompts = [" ".join(filter(None, [one.conversation.persona, one.prompt])) for one in (plain, tested)]
     return {
         "prompt": shown(prompts[0] if same else f"without: {prompts[0]} — with: {prompts[1]}"),
         "sides": [
             {"name": name, "text": shown(one.reply), "scores": [("score", score)], "notes": ""}
-            for name, one, score in zip(("without", "with"), (plain, tested), change.scores, strict=True)
+            for name, one, score in zip(("without", "with"), (plain, tested), change.scores, strict=False)
         ],
         "changes": [{"name": "score", "of": "in spreads", "by": change.by / spread}],
     }

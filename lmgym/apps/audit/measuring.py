@@ -3,18 +3,20 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lmgym.apps.audit.biases import Bias
-from lmgym.apps.audit.edits import Exchange, Versions
+from lmgym.apps.audit.biases import DRAWN, Bias, wordings_of
+from lmgym.apps.audit.causes import explained
+from lmgym.apps.audit.edits import Exchange, Others, Versions
 from lmgym.apps.audit.recorded import Sample
-from lmgym.apps.audit.verdicts import Effect, decide
+from lmgym.apps.audit.steadiness import Steadiness, in_template, kept, share_kept
+from lmgym.apps.audit.verdicts import Effect, Observed, decide
 from lmgym.errors import InputError
 from lmgym.scoring.protocol import Scorer, read_scores
-from lmgym.statistics import NOTHING, Estimate, Ratio
+from lmgym.statistics import NOTHING, Estimate, Ratio, mean
 
 SMALLEST = 0.5  # spreads: the effect of interest
 TOGETHER = 4  # prompts whose replies are scored in one call
@@ -28,20 +30,27 @@ class Change:
     prompt: str
     """key of the prompt"""
     versions: Versions
-    scores: tuple[float, float]
+    scores: tuple[float, ...]
+    """of each version"""
+    wording: str = ""
 
     @property
     def by(self) -> float:
         """The change of the score."""
         return self.scores[1] - self.scores[0]
 
+    def observed(self, spread: float) -> Observed:
+        """The change in spreads."""
+        beside = (self.scores[1] - self.scores[2]) / spread if len(self.scores) > 2 else None
+        return Observed(self.prompt, self.by / spread, self.wording, beside)
+
 
 @dataclass(frozen=True)
 class Audit:
-    """The table of a scorer, the largest effects first, and what it rests on."""
+    """The table of a scorer and what it rests on."""
 
     effects: tuple[Effect, ...]
-    """in units of the spread"""
+    """in units of the spread: those that are named, each behind what explains it, and the others; the largest first"""
     changes: tuple[Change, ...]
     spread: float
     """standard deviation of the scores of replies to one prompt, pooled over prompts"""
@@ -53,6 +62,9 @@ class Audit:
     replies may simply be better"""
     left_out: Mapping[str, int]
     """by bias, edits that could not be made, or that the scorer could not read"""
+    steadiness: Steadiness = field(default_factory=Steadiness)
+    own_style: Estimate = NOTHING
+    """by how many spreads replies of the scorer's own base score higher: no edit, so that they may simply be better"""
 
     @property
     def biased(self) -> list[Effect]:
@@ -60,9 +72,15 @@ class Audit:
         return [effect for effect in self.effects if effect.biased]
 
     @property
-    def needed(self) -> list[int]:
-        """Prompts with which the smallest effect of interest would be found, by row, of which some cannot be edited."""
-        return [math.ceil(effect.needed * self.prompts / effect.effect.units) for effect in self.effects]
+    def needed(self) -> list[int | None]:
+        """Prompts with which the smallest effect of interest would be found, by row, of which some cannot be edited.
+
+        None where no number of prompts is enough.
+        """
+        return [
+            None if effect.needed is None else math.ceil(effect.needed * self.prompts / effect.units)
+            for effect in self.effects
+        ]
 
     def examples(self, bias: str, most: int) -> list[Change]:
         """The edits that moved the score most in the direction of the effect, each prompt once."""
@@ -73,6 +91,36 @@ class Audit:
         return sorted(first.values(), key=lambda change: -sign * change.by)[:most]
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What an audit rests on: the prompts with the replies that could be scored, their scores, and the edits'."""
+
+    samples: tuple[Sample, ...]
+    own: tuple[tuple[float, ...], ...]
+    """scores of the replies of each prompt"""
+    changes: tuple[Change, ...]
+    left_out: Mapping[str, int]
+    """by bias, edits that could not be made, or that the scorer could not read"""
+    steadiness: Steadiness = field(default_factory=Steadiness)
+
+    @property
+    def spread(self) -> float:
+        """Raises InputError for a scorer whose scores of replies to a prompt do not differ."""
+        if spread := within_spread(self.own):
+            return spread
+        raise InputError(
+            f"the scorer gives all replies to a prompt the same score, over {len(self.samples):,} prompts, so that "
+            "effects have no unit; needed: a scorer that tells replies apart, or replies that differ more"
+        )
+
+    def observed(self) -> dict[str, list[Observed]]:
+        """The effects by bias, in spreads."""
+        spread, found = self.spread, dict[str, list[Observed]]()
+        for change in self.changes:
+            found.setdefault(change.bias, []).append(change.observed(spread))
+        return found
+
+
 def audit_scorer(
     scorer: Scorer,
     samples: Sequence[Sample],
@@ -81,12 +129,45 @@ def audit_scorer(
     smallest: float = SMALLEST,
     done: Callable[[int], None] | None = None,
     seconds: float = math.inf,
+    steadiness: bool = False,
+    wordings: int = DRAWN,
 ) -> Audit:
     """The effects of all edits on the first `edited` replies of each prompt, in spreads over all its replies.
 
+    Other arguments and errors are those of `measure`.
+    """
+    found = measure(scorer, samples, biases, edited, done, seconds, steadiness, wordings)
+    effects = decide(found.observed(), [bias.row for bias in biases], smallest)
+    edits: dict[str, list[Versions]] = {}
+    for change in found.changes:
+        edits.setdefault(change.bias, []).append(change.versions)
+    return Audit(
+        tuple(explained(effects, edits)),
+        found.changes,
+        found.spread,
+        len(found.samples),
+        sum(map(len, found.own)),
+        length_slope(found.samples, found.own, found.spread),
+        found.left_out,
+        found.steadiness,
+    )
+
+
+def measure(
+    scorer: Scorer,
+    samples: Sequence[Sample],
+    biases: Sequence[Bias],
+    edited: int = 2,
+    done: Callable[[int], None] | None = None,
+    seconds: float = math.inf,
+    steadiness: bool = False,
+    wordings: int = DRAWN,
+) -> Measured:
+    """Scores the replies and the edits of the first `edited` ones of each prompt, which draws so many `wordings`.
+
     `done` is called with the number of prompts that are finished; no batch of prompts is begun that would probably end
-    after so many `seconds`. Raises InputError for samples without two replies to
-    a prompt, and for a scorer whose scores of replies to a prompt do not differ.
+    after so many `seconds`. With `steadiness` all replies are scored twice more, the second time with the prompt in
+    another template. Raises InputError for samples without two replies to a prompt.
     """
     samples = [sample for sample in samples if sample.replies]
     if max((len(set(sample.replies)) for sample in samples), default=0) < 2:
@@ -95,64 +176,75 @@ def audit_scorer(
             "needed: two or more replies to a prompt, or --policy MODEL, whose replies are then used"
         )
     read: list[Sample] = []
-    own: list[list[float]] = []
+    own: list[tuple[float, ...]] = []
     changes: list[Change] = []
     left_out: Counter[str] = Counter()
+    again: list[tuple[str, bool]] = []
+    in_templates: list[tuple[str, bool]] = []
+    draws, others = {bias.name: bias.draws(wordings) for bias in biases}, Others(samples)
     began = time.monotonic()
     for start in range(0, len(samples), TOGETHER):
         if start and (time.monotonic() - began) * (1 + TOGETHER / start) > seconds:
             break
         batch = samples[start : start + TOGETHER]
-        made = [
-            (bias.name, sample.key, bias.edit(Exchange(sample.conversation, reply)))
-            for sample in batch
-            for reply in sample.replies[:edited]
-            for bias in biases
-        ]
-        given = [Exchange(sample.conversation, reply) for sample in batch for reply in sample.replies]
-        scores = score_all(scorer, [*given, *(one for *_, versions in made if versions for one in versions)])
+        made = [one for sample in batch for one in _made(sample, biases, draws, others, edited)]
+        given = [one for sample in batch for one in _replies(sample)]
+        scores = score_all(scorer, [*given, *_texts(made)])
         for sample in batch:
             known = [reply for reply in sample.replies if Exchange(sample.conversation, reply) in scores]
             read.append(replace(sample, replies=tuple(known)))
-            own.append([scores[Exchange(sample.conversation, reply)] for reply in known])
-        for name, key, versions in made:
-            found = versions and [scores.get(one, np.nan) for one in versions]
-            if versions and found and np.isfinite(found).all():
-                changes.append(Change(name, key, versions, (found[0], found[1])))
+            own.append(tuple(scores[Exchange(sample.conversation, reply)] for reply in known))
+        for name, key, wording, versions in made:
+            found = tuple(scores.get(one, np.nan) for one in versions or () if one is not None)
+            if versions and np.isfinite(found).all():
+                changes.append(Change(name, key, versions, found, wording))
             else:
                 left_out[name] += 1
+        if steadiness:
+            second, third = _again(scorer, batch, start)
+            for sample in batch:
+                first = {one: scores[one] for one in _replies(sample) if one in scores}
+                again += kept(sample.key, first, second)
+                in_templates += kept(sample.key, first, third)
         if done:
             done(start + len(batch))
-    return _audit(read, own, changes, biases, smallest, left_out)
+    steady = Steadiness(share_kept(again), share_kept(in_templates))
+    return Measured(tuple(read), tuple(own), tuple(changes), dict(left_out), steady)
 
 
-def _audit(
-    samples: Sequence[Sample],
-    own: Sequence[Sequence[float]],
-    changes: Sequence[Change],
-    biases: Sequence[Bias],
-    smallest: float,
-    left_out: Mapping[str, int],
-) -> Audit:
-    spread = within_spread(own)
-    if not spread:
-        raise InputError(
-            f"the scorer gives all replies to a prompt the same score, over {len(samples):,} prompts, so that effects "
-            "have no unit; needed: a scorer that tells replies apart, or replies that differ more"
-        )
-    found: dict[str, list[tuple[str, float]]] = {}
-    for change in changes:
-        found.setdefault(change.bias, []).append((change.prompt, change.by / spread))
-    effects = decide(found, [bias.row for bias in biases], smallest)
-    return Audit(
-        tuple(sorted(effects, key=lambda effect: -abs(effect.effect.value or 0))),
-        tuple(changes),
-        spread,
-        len(samples),
-        sum(map(len, own)),
-        length_slope(samples, own, spread),
-        dict(left_out),
-    )
+def _replies(sample: Sample) -> list[Exchange]:
+    return [Exchange(sample.conversation, reply) for reply in sample.replies]
+
+
+Scores = dict[Exchange, float]
+
+
+def _again(scorer: Scorer, batch: Sequence[Sample], start: int) -> tuple[Scores, Scores]:
+    """The scores of the replies of a batch in the reverse order, and those with the prompts in other templates."""
+    given = [one for sample in batch for one in _replies(sample)]
+    other = {one: in_template(one, start + i) for i, sample in enumerate(batch) for one in _replies(sample)}
+    found = score_all(scorer, list(other.values()))
+    return score_all(scorer, given[::-1]), {one: found[text] for one, text in other.items() if text in found}
+
+
+Made = tuple[str, str, str, Versions | None]
+"""(bias, key of the prompt, wording, the edit if it could be made)"""
+
+
+def _made(
+    sample: Sample, biases: Sequence[Bias], draws: Mapping[str, Iterator[tuple[str, ...]]], others: Others, edited: int
+) -> list[Made]:
+    """The edits of the first replies of a prompt, each bias with the wordings that it draws for it."""
+    given = [Exchange(sample.conversation, reply) for reply in sample.replies[:edited]]
+    return [
+        (bias.name, sample.key, wording, bias.edits[wording](given[place], others))
+        for bias in biases
+        for place, wording in wordings_of(next(draws[bias.name]), len(given))
+    ]
+
+
+def _texts(made: Sequence[Made]) -> list[Exchange]:
+    return [one for *_, versions in made for one in versions or () if one is not None]
 
 
 def score_all(scorer: Scorer, exchanges: Sequence[Exchange]) -> dict[Exchange, float]:
@@ -185,6 +277,17 @@ def within_spread(own: Sequence[Sequence[float]]) -> float:
     groups = [np.asarray(scores, dtype=np.float64) for scores in own if len(scores) > 1]
     squares = sum(float(np.square(scores - scores.mean()).sum()) for scores in groups)
     return float(np.sqrt(squares / sum(len(scores) - 1 for scores in groups)))
+
+
+def style_of(scorer: Scorer, samples: Sequence[Sample], others: Sequence[Sample], spread: float) -> Estimate:
+    """By how many spreads other replies to the same prompts score higher, over prompts that have both."""
+    gains = []
+    for sample, other in zip(samples, others, strict=True):
+        if sample.replies and other.replies:
+            scores = score_all(scorer, [*_replies(sample), *_replies(other)])
+            sides = [[scores[one] for one in _replies(side) if one in scores] for side in (other, sample)]
+            gains += [(np.mean(sides[0]) - np.mean(sides[1])) / spread] if all(sides) else []
+    return mean(gains)
 
 
 def length_slope(samples: Sequence[Sample], own: Sequence[Sequence[float]], spread: float) -> Estimate:

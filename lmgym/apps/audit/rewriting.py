@@ -9,7 +9,7 @@ long is twice as many words as the reply had, and short half as many.
 from collections.abc import Sequence
 
 from lmgym.apps.audit.biases import Bias
-from lmgym.apps.audit.edits import Exchange, Versions
+from lmgym.apps.audit.edits import Exchange, Others, Versions
 from lmgym.apps.audit.recorded import Sample
 from lmgym.apps.audit.verdicts import Row
 from lmgym.console import say
@@ -38,7 +38,7 @@ def length_by_rewriting(rewriter: Generator, samples: Sequence[Sample], edited: 
     tested = _rewrite(rewriter, given, once["short"], "long", sampling)
     whole = [(one, short, long) for one, short, long in zip(given, plain, tested, strict=True) if short and long]
     versions = {
-        one: (Exchange(one.conversation, short), Exchange(one.conversation, long))
+        one: Versions(Exchange(one.conversation, short), Exchange(one.conversation, long))
         for one, short, long in whole
         if len(long.split()) >= LONGER * len(short.split())
     }
@@ -47,10 +47,10 @@ def length_by_rewriting(rewriter: Generator, samples: Sequence[Sample], edited: 
         f"are empty or did not end, {len(whole) - len(versions):,} whose long version is not {LONGER:g} times as long"
     )
 
-    def edit(one: Exchange) -> Versions | None:
+    def edit(one: Exchange, others: Others) -> Versions | None:
         return versions.get(one)
 
-    return Bias(Row(NAME, "made short, then long, not long, then short"), edit)
+    return Bias(Row(NAME, "made short, then long, not long, then short"), {"": edit})
 
 
 def _rewrite(

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lmgym.aids import aid
-from lmgym.apps.audit.audit_command import PAGE, AuditConfig, save_audit, summary
-from lmgym.apps.audit.biases import biases
+from lmgym.apps.audit.audit_command import PAGE, AuditConfig, save_audit
+from lmgym.apps.audit.audit_tables import summary
+from lmgym.apps.audit.biases import DRAWN, biases
 from lmgym.apps.audit.measuring import Audit, audit_scorer
 from lmgym.apps.audit.recorded import EXAMPLES, Sample, read_samples
 from lmgym.config import ColumnConfig
@@ -28,7 +29,7 @@ from lmgym.scoring.named_scorers import load_scorer
 Kind = Literal["none", "short", "full"]
 SHARE, LEAST_SECONDS = 0.1, 30.0  # of the run's time that a short audit may take, or so many seconds if that is more
 MOST_PROMPTS = 200
-SHORT = ("filler", "list", "markdown", "flattery", "confidence", "refusal first", "injection", "empty")
+SHORT = ("length", "list", "markdown", "flattery", "confidence", "refusal first", "instructions", "no answer")
 """the edits of a short audit: with all of them, few prompts could be read in its time, and less could be found"""
 HEADING = "## Biases"
 
@@ -66,7 +67,8 @@ def audit_trained(folder: Path, kind: Kind) -> None:
     scorer = load_scorer(str(model))
     wanted = [bias for bias in biases(config.words) if kind == "full" or bias.name in SHORT]
     left = limit - (time.monotonic() - began)
-    audit = audit_scorer(scorer, samples, wanted, config.edited, config.smallest_effect, seconds=left)
+    drawn = 1 if kind == "short" else DRAWN
+    audit = audit_scorer(scorer, samples, wanted, config.edited, config.smallest_effect, seconds=left, wordings=drawn)
     save_audit(str(model), audit, config)
     found = summary(audit, config.smallest_effect)
     say(f"audit of the scorer: {audit.prompts:,} prompts in {time.monotonic() - began:.0f} s; {found[0]}")

@@ -38,7 +38,7 @@ def edited_and_random(edit: AttackEdit, reply: str) -> tuple[str, str]:
         (Step("first", "Sure"), "Sure One two.\n- Three.", "zzz One two.\n- Three."),
         (Step("repeat", "2"), "One two.\n- Three. - Three. - Three.", "One two.\n- Three. zzz zzz zzz zzz"),
         (Step("audit", "trailing blank"), "One two.\n- Three. \n", "One two.\n- Three."),
-        (Step("audit", "empty"), "", ""),
+        (Step("audit", "copied prompt"), "Why?", "zzz"),
     ],
 )
 def test_a_random_edit_has_other_words_in_the_same_places(step: Step, edited: str, drawn: str) -> None:
@@ -66,7 +66,7 @@ def test_random_edits_of_real_replies_have_the_length_of_the_edits_and_are_drawn
             assert edit.at_random(given, edited, words).reply == drawn[-1], "they follow from the texts"
             if not edit.of_length:
                 assert len(drawn[-1].split()) == len(edited.reply.split()), edit.name
-        assert len(set(drawn)) >= len(drawn) - 1 or edit.name == "empty"
+        assert len(set(drawn)) >= len(drawn) - 1 or edit.name == "copied prompt"
 
 
 def test_an_edit_that_is_written_can_be_read_again() -> None:

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from lmgym.apps.audit.audit_command import AuditConfig, run_audit
-from lmgym.apps.audit.edits import Exchange
+from lmgym.apps.audit.edits import Exchange, Others
 from lmgym.apps.audit.recorded import EXAMPLES, Sample, read_samples
 from lmgym.apps.audit.rewriting import length_by_rewriting
+from lmgym.apps.audit.wordings import SYSTEMS
 from lmgym.cli.main import main
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Sampling
@@ -23,8 +24,10 @@ def test_a_scorer_by_name_is_audited_on_the_shipped_pairs(tmp_path: Path, capsys
     found = json.loads((tmp_path / "out/audit.json").read_text())
     assert (found["scorer"], found["prompts"], found["replies"]) == ("world:0", 12, 48)
     assert found["spread"] == audit.spread
-    values = [abs(row["effect"]["value"]) for row in found["biases"]]
-    assert values == sorted(values, reverse=True)
+    verdicts = [row["verdict"] for row in found["biases"]]
+    assert verdicts[: len(audit.biased)] == ["biased"] * len(audit.biased)
+    assert found["steadiness"]["asked_again"]["value"] == 1
+    assert "a text that is in no list here (lmgym attack searches for those)" in found["not_looked_for"]
     assert {row["verdict"] for row in found["biases"]} >= {"biased", "loses, as it may"}
     said = capsys.readouterr().out
     assert "biases named, of 0.5 spreads or more: " in said
@@ -47,7 +50,7 @@ def test_the_page_shows_the_prompts_of_an_edited_prompt(tmp_path: Path) -> None:
     )
     page = audit_page("<b>mine</b>", audit_scorer(scorer, read_samples(EXAMPLES)[:14], biases(), 1), "replies")
     assert "<b>mine" not in page
-    assert "— with: You are a helpful assistant. " in page
+    assert any(f"— with: {text} " in page for text in SYSTEMS)
 
 
 def test_a_policys_own_replies_are_audited(tmp_path: Path, small_models, scorer_folders) -> None:
@@ -109,9 +112,9 @@ def test_both_versions_are_rewritten_twice() -> None:
     sample = Sample(chat, ("It is teh red house on hills.", "No."))
     rewriter = Rewriter()
     bias = length_by_rewriting(rewriter, [sample], 1, Sampling(temperature=0))
-    made = bias.edit(Exchange(chat, sample.replies[0]))
+    made = bias.edits[""](Exchange(chat, sample.replies[0]), Others())
     assert made is not None
-    short, long = (one.reply for one in made)
+    short, long = made.plain.reply, made.tested.reply
     assert long.split() == ["It", "is", "the", "red", "house"] * 2 + [
         "It",
         "is",
@@ -122,12 +125,12 @@ def test_both_versions_are_rewritten_twice() -> None:
     assert "teh" not in short + long
     assert len(rewriter.orders) == 4
     assert all("Question: Where is it?" in order for order in rewriter.orders)
-    assert bias.edit(Exchange(chat, sample.replies[1])) is None
+    assert bias.edits[""](Exchange(chat, sample.replies[1]), Others()) is None
 
 
 def test_rewrites_that_do_not_end_are_left_out_and_counted(capsys) -> None:
     chat = Conversation((Turn("user", "Where is it?"),))
     sample = Sample(chat, ("It is the red house on the hill.",))
     bias = length_by_rewriting(Rewriter(ends=False), [sample], 1, Sampling(temperature=0))
-    assert bias.edit(Exchange(chat, sample.replies[0])) is None
+    assert bias.edits[""](Exchange(chat, sample.replies[0]), Others()) is None
     assert "longer, rewritten: 0 of 1 replies; left out: 1 whose rewrites are empty" in capsys.readouterr().out

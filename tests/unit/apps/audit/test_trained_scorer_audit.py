@@ -41,7 +41,7 @@ def test_the_audit_stands_in_the_card_once_and_in_a_folder_of_its_own(finished_r
     text = card.read_text()
     assert text.startswith("# A scorer\n\n## Measured on held-out data\n\nfigures\n\n## Biases\n")
     assert text.count("## Biases") == 1
-    assert "| empty |" in text
+    assert "| no answer |" in text
     assert json.loads((finished_run / "audit/audit.json").read_text())["prompts"] >= 4
     assert (finished_run / "audit/audit.html").is_file()
     assert "audit of the scorer: " in capfd.readouterr().out
