@@ -178,13 +178,11 @@ def _words(kind: type) -> str:
 def summary(judge: GradingJudge | ComparingJudge, prices: tuple[float, float] | None = None) -> str:
     """The work of a judge so far, in words: verdicts, those that were kept, order bias, cut texts, tokens, cost."""
     counts, usage = judge.verdicts.counts, judge.verdicts.model.usage
-    readable = max(1, counts.verdicts - counts.unreadable)
-    parts = [
-        f"{counts.verdicts:,} verdicts, {counts.kept:,} of them from {shown_path(judge.verdicts.cache.path)}",
-        f"the labels have {counts.mass / readable:.1%} of the probability on average",
-    ]
-    if isinstance(judge, ComparingJudge):
-        parts.insert(1, str(judge.order_bias))
+    parts = [f"{counts.verdicts:,} verdicts, {counts.kept:,} of them from {shown_path(judge.verdicts.cache.path)}"]
+    if isinstance(judge, ComparingJudge) and judge.order_bias.comparisons:
+        parts.append(str(judge.order_bias))
+    if counts.with_probabilities:
+        parts.append(f"the labels have {counts.mass / counts.with_probabilities:.1%} of the probability on average")
     for number, words in (
         (counts.unreadable, "could not be read"),
         (counts.written, "without log-probabilities"),

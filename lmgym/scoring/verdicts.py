@@ -46,7 +46,20 @@ class Counts:
     written: int = 0
     undivided: int = 0
     mass: float = 0.0
-    """sum over readable verdicts"""
+    """sum over readable verdicts with log-probabilities"""
+
+    @property
+    def with_probabilities(self) -> int:
+        """Readable verdicts with log-probabilities."""
+        return self.verdicts - self.unreadable - self.written
+
+
+class Unanswered(ServerError):
+    """A server gave no answer; what is known of the questions: the readings, and how many of them were kept before."""
+
+    def __init__(self, message: str, given: Sequence[Reading], kept: int) -> None:
+        super().__init__(message)
+        self.given, self.kept = given, kept
 
 
 @final
@@ -62,13 +75,18 @@ class Verdicts:
     ) -> list[Verdict | None]:
         """The verdict on each conversation; None where the model gave no label.
 
-        Raises ServerError for a server that gives no answer; the verdicts that it gave before are kept.
+        Raises ServerError for a server that gives no answer; the verdicts that it gave before are kept, and counted.
         """
         distinct = list(dict.fromkeys(conversations))
         keys = [self._key(conversation, labels) for conversation in distinct]
-        first, kept = self._readings(
-            keys, lambda places, each: self.model.ask([distinct[i] for i in places], labels, each)
-        )
+        try:
+            first, kept = self._readings(
+                keys, lambda places, each: self.model.ask([distinct[i] for i in places], labels, each)
+            )
+        except Unanswered as error:
+            if counted:
+                self._count([_verdict(reading, labels) for reading in error.given], error.kept)
+            raise
         readings = self._divided(distinct, first, labels)
         found = {c: _verdict(reading, labels) for c, reading in zip(distinct, readings, strict=True)}
         if counted:
@@ -82,7 +100,7 @@ class Verdicts:
         self.counts.unreadable += len(verdicts) - len(read)
         self.counts.written += sum(verdict.is_written for verdict in read)
         self.counts.undivided += sum(verdict.is_undivided for verdict in read)
-        self.counts.mass += sum(min(verdict.mass, 1.0) for verdict in read)
+        self.counts.mass += sum(min(verdict.mass, 1.0) for verdict in read if not verdict.is_written)
 
     def _divided(
         self, conversations: Sequence[Conversation], readings: Sequence[Reading], labels: Sequence[str]
@@ -131,8 +149,10 @@ class Verdicts:
                 ask(places, each)
             except ServerError as error:
                 given = f"{len(found) - count:,} of {len(places):,} verdicts were given"
-                raise ServerError(
-                    f"{given} and are kept, the same command asks for the others: {error}; kept in {self.cache.path}"
+                raise Unanswered(
+                    f"{given} and are kept, the same command asks for the others: {error}; kept in {self.cache.path}",
+                    list(found.values()),
+                    count,
                 ) from error
         return [found[key] for key in keys], count
 

@@ -77,7 +77,7 @@ def _scored_by(folder: Path, name: str, path: str, read: Read, ties: str, concur
     if scorer is None:
         say(f"{name}: all {len(read.items):,} rows have their scores in {journal}; nothing to score", error=True)
     else:
-        done = len(read.items) - len(left)
+        done = sum(key_of(item) in found for item in read.items)
         if done:
             say(
                 f"{name}: {done:,} of {len(read.items):,} rows have their scores in {journal}; scoring the rest",

@@ -11,7 +11,7 @@ Sources: reward-bench 0.1.4 (allenai/reward-bench, `rewardbench/constants.py`, `
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -268,9 +268,10 @@ def llmbar(seen: Observations) -> list[Measure]:
 
 
 def own_rows(seen: Observations) -> list[Measure]:
-    """The share of right rows, of all and by subset if there are several."""
+    """The share of right rows, of all, and of each subset as a section if there are several."""
     several = len(set(seen.subsets)) > 1
-    return [Measure("overall", "overall", np.ones(len(seen.values))), *(_subsets(seen) if several else [])]
+    sections = [replace(measure, kind="section") for measure in _subsets(seen)] if several else []
+    return [Measure("overall", "overall", np.ones(len(seen.values))), *sections]
 
 
 PROTOCOLS: dict[str, Callable[[Observations], list[Measure]]] = {

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations, compress
 from typing import Any
 
 import numpy as np
 
 from lmgym import __version__
-from lmgym.apps.audit.figures import compare, estimate
+from lmgym.apps.audit.figures import Difference, compare, estimate
 from lmgym.apps.audit.journal import RowScores, key_of
 from lmgym.apps.audit.protocols import (
     PROTOCOLS,
@@ -24,7 +25,7 @@ from lmgym.apps.audit.suites import OWN, Item, Read
 from lmgym.data.rejections import tally
 from lmgym.errors import listed
 from lmgym.runs.record import timestamp
-from lmgym.statistics import Estimate, notes
+from lmgym.statistics import NOTHING, Estimate, notes, share
 
 COUNTS = {0.0: "each wrong", 0.5: "each a half", None: "one of k best being 1/k right"}
 LARGEST = 8  # mistakes that are shown
@@ -45,10 +46,10 @@ class ScoredBy:
 def scorecard(read: Read, scorers: Mapping[str, ScoredBy]) -> dict[str, Any]:
     """The content of scorecard.json: shares from 0 to 1."""
     outcomes, cards = {}, {}
+    every = {name: scored_rows(read.items, scored) for name, scored in scorers.items()}
     for name, scored in scorers.items():
-        rows = scored_rows(read.items, scored)
-        outcomes[name] = seen = observe(rows, read.suite.form, scored.tie)
-        cards[name] = _card(read, scored, measures_of(read, seen), seen, rows)
+        outcomes[name] = seen = observe(every[name], read.suite.form, scored.tie)
+        cards[name] = _card(read, scored, measures_of(read, seen), seen, every[name])
     first = measures_of(read, next(iter(outcomes.values())))
     return {
         "suite": read.suite.name,
@@ -59,10 +60,30 @@ def scorecard(read: Read, scorers: Mapping[str, ScoredBy]) -> dict[str, Any]:
         "notes": read.notes,
         "scorers": cards,
         "comparisons": [asdict(difference) for difference in compare(outcomes, first)],
+        "comparisons_where_both_answered": [
+            asdict(difference) for difference in _where_both_answered(read, scorers, every)
+        ],
         "published": {"from": read.suite.anchors_from, "overall_percent": dict(read.suite.anchors)},
         "lmgym": __version__,
         "written": timestamp(),
     }
+
+
+def _where_both_answered(
+    read: Read, scorers: Mapping[str, ScoredBy], every: Mapping[str, list[Scored]]
+) -> list[Difference]:
+    """The comparisons of each pair of scorers on the rows to which both gave scores; none if all have scores."""
+    found: list[Difference] = []
+    for first, second in combinations(scorers, 2):
+        both = [bool(a.chosen and b.chosen) for a, b in zip(every[first], every[second], strict=True)]
+        if not any(both) or all(both):
+            continue
+        pair = {
+            name: observe(list(compress(every[name], both)), read.suite.form, scorers[name].tie)
+            for name in (first, second)
+        }
+        found += compare(pair, measures_of(read, pair[first]))
+    return found
 
 
 def measures_of(read: Read, seen: Observations) -> list[Measure]:
@@ -95,6 +116,7 @@ def _card(
         "fingerprint": scored.fingerprint,
         "a_tie_of_a_pair_counts": None if read.suite.form == "rewardbench2" else scored.tie,
         "figures": [_figure(measure, seen) for measure in measures],
+        "answered": _answered(read, scored, rows),
         "failed": {"rows": sum(reasons.values()), "reasons": dict(reasons.most_common())},
         "truncated": {"rows": sum(map(bool, known)), "replies": sum(known)} if known else None,
         "tied_pairs": tied,
@@ -107,6 +129,19 @@ def _card(
     if read.suite.form == "styles":
         card["matrices"] = style_matrices(rows, scored.tie)
     return card
+
+
+def _answered(read: Read, scored: ScoredBy, rows: Sequence[Scored]) -> dict[str, Any] | None:
+    """How many rows have scores, and the figures of these rows alone; None if all have scores."""
+    flags = [bool(row.chosen) for row in rows]
+    if all(flags):
+        return None
+    seen = observe(list(compress(rows, flags)), read.suite.form, scored.tie)
+    return {
+        "rows": sum(flags),
+        "coverage": asdict(share(flags, [row.prompt for row in rows])),
+        "figures": [_figure(measure, seen) for measure in measures_of(read, seen)],
+    }
 
 
 def _figure(measure: Measure, seen: Observations) -> dict[str, Any]:
@@ -151,13 +186,31 @@ def in_words(card: Mapping[str, Any]) -> list[str]:
     estimates = []
     for name, of_scorer in card["scorers"].items():
         lines.append(f"{name}: {reading_of(of_scorer)}")
+        answered = answered_figures(of_scorer)
         for figure in of_scorer["figures"]:
             if figure["kind"] != "subset":
                 estimates.append(estimate_of(figure))
                 partly = " (part)" if figure["lacks"] else ""
-                lines.append(f"  {figure['name'] + partly:24} {estimates[-1]:.1f}")
+                where = f"; where it answered {answered[figure['name']]:.1f}" if figure["name"] in answered else ""
+                lines.append(f"  {figure['name'] + partly:24} {estimates[-1]:.1f}{where}")
     lines += [difference_line(row) for row in card["comparisons"]]
+    lines += [f"{difference_line(row)}, rows that both answered" for row in card["comparisons_where_both_answered"]]
     return lines + notes(estimates, "prompt")
+
+
+def answered_figures(of_scorer: Mapping[str, Any]) -> dict[str, Estimate]:
+    """The figures in percent of the rows to which a scorer gave scores, by name; none if it gave all."""
+    figures = of_scorer["answered"]["figures"] if of_scorer["answered"] else []
+    return {figure["name"]: estimate_of(figure) for figure in figures}
+
+
+def coverage_of(of_scorer: Mapping[str, Any]) -> str:
+    """`answered 43 of 80 rows, 53.8% (42.9 to 64.3)`, empty if it answered all."""
+    if not (answered := of_scorer["answered"]):
+        return ""
+    whole = answered["rows"] + of_scorer["failed"]["rows"]
+    share_of = estimate_of(answered["coverage"])
+    return f"answered {answered['rows']:,} of {whole:,} rows, {share_of.value:.1f}% ({share_of.interval('.1f')})"
 
 
 def difference_line(row: Mapping[str, Any]) -> str:
@@ -179,7 +232,9 @@ def reading_of(card: Mapping[str, Any]) -> str:
         parts.append(f"{card['tied_pairs']:,} tied, {COUNTS[card['a_tie_of_a_pair_counts']]}")
     if card["failed"]["rows"]:
         [(reason, _), *_] = card["failed"]["reasons"].items()
-        parts.append(f"{card['failed']['rows']:,} rows failed and count as wrong ({reason})")
+        parts.append(
+            f"{coverage_of(card)}; the others count as wrong in all figures but those where it answered ({reason})"
+        )
     if card["truncated"] and card["truncated"]["rows"]:  # None of a scorer that does not say
         parts.append(f"{card['truncated']['rows']:,} rows scored truncated")
     return ", ".join(parts)
@@ -189,13 +244,22 @@ def markdown(card: Mapping[str, Any]) -> str:
     """The table for a model card: sections in percent with their 95% intervals, and published figures beside."""
     names = list(card["scorers"])
     figures = {name: {f["name"]: f for f in of["figures"]} for name, of in card["scorers"].items()}
+    columns = {
+        "accuracy, % (95% interval)" if len(names) == 1 else name: {
+            key: estimate_of(figure) for key, figure in figures[name].items()
+        }
+        for name in names
+    }
+    for name in names:
+        if answered := answered_figures(card["scorers"][name]):
+            columns["where it answered" if len(names) == 1 else f"{name}, where it answered"] = answered
     rows = [
-        f"| {named(figure)} | {' | '.join(f'{estimate_of(figures[name][key]):.1f}' for name in names)} |"
+        f"| {named(figure)} | {' | '.join(f'{of.get(key, NOTHING):.1f}' for of in columns.values())} |"
         for key, figure in figures[names[0]].items()
         if figure["kind"] != "subset"
     ]
-    heads = " | ".join("accuracy, % (95% interval)" if len(names) == 1 else name for name in names)
-    lines = [f"## Scorecard: {card['suite']}", "", f"| | {heads} |", f"|---|{'---|' * len(names)}", *rows, ""]
+    heads = " | ".join(columns)
+    lines = [f"## Scorecard: {card['suite']}", "", f"| | {heads} |", f"|---|{'---|' * len(columns)}", *rows, ""]
     lines += [f"{name}: {reading_of(of)}." for name, of in card["scorers"].items()]
     lines.append(
         f"{card['rows']:,} rows of {card['source']}; intervals over prompts. Measured with lmgym {card['lmgym']}."

@@ -1,17 +1,27 @@
 """The page of a scorecard: one file that needs no network."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lmgym.apps.audit.journal import key_of
-from lmgym.apps.audit.scorecard import ScoredBy, estimate_of, mistakes, named, p_words, reading_of
+from lmgym.apps.audit.scorecard import (
+    ScoredBy,
+    answered_figures,
+    coverage_of,
+    estimate_of,
+    mistakes,
+    named,
+    p_words,
+    reading_of,
+)
 from lmgym.apps.audit.suites import Item
 from lmgym.errors import listed
 from lmgym.report.charts import bars
 from lmgym.report.page import render
 from lmgym.report.panels import Card, Panel, Section, Table
 from lmgym.report.samples import shown
-from lmgym.statistics import notes
+from lmgym.statistics import NOTHING, notes
 
 STYLES = ("concise", "detailed", "markdown")
 LONGEST = 700  # characters of a text that is shown
@@ -58,6 +68,11 @@ def _cards(card: Mapping[str, Any]) -> list[Card]:
         found.append(
             Card(label, "–" if overall.value is None else f"{overall.value:.1f}", note=overall.interval(".1f"))
         )
+        if answered := answered_figures(of):
+            found[-1] = replace(found[-1], label=f"{label}, unanswered rows wrong")
+            where, name_of = answered["overall"], f"{shown(name)}, where it answered"
+            value = "–" if where.value is None else f"{where.value:.1f}"
+            found.append(Card(name_of, value, note=where.interval(".1f"), about=coverage_of(of)))
     return found
 
 
@@ -90,12 +105,15 @@ def _charts(card: Mapping[str, Any]) -> list[Panel]:
 def _table(card: Mapping[str, Any]) -> Panel:
     estimates, rows = [], []
     by_scorer = [{f["name"]: f for f in of["figures"]} for of in card["scorers"].values()]
+    where_answered = {name: found for name, of in card["scorers"].items() if (found := answered_figures(of))}
     for key, figure in by_scorer[0].items():
         if figure["kind"] != "subset":
             own = [estimate_of(figures[key]) for figures in by_scorer]
+            own += [answered.get(key, NOTHING) for answered in where_answered.values()]
             estimates += own
             rows.append([shown(named(figure)), f"{figure['units']:,}", *(f"{one:.1f}" for one in own)])
     columns = ["", "prompts", *(f"{shown(name)} (95%)" for name in card["scorers"])]
+    columns += [f"{shown(name)}, where it answered" for name in where_answered]
     about = " ".join(notes(estimates, "prompt"))
     return Panel("table", "Sections", about, table=Table(columns, rows, frozenset(range(1, len(columns)))), wide=True)
 
@@ -106,11 +124,15 @@ def _comparisons(card: Mapping[str, Any]) -> list[Panel]:
     rows = [
         [
             shown(f"{row['second']} − {row['first']}"),
-            shown(row["figure"]),
+            shown(f"{row['figure']}{where}"),
             f"{estimate_of(row['estimate']):+.1f}",
             p_words(row),
         ]
-        for row in card["comparisons"]
+        for where, found in (
+            ("", card["comparisons"]),
+            (", where both answered", card["comparisons_where_both_answered"]),
+        )
+        for row in found
     ]
     about = (
         "Differences on the same rows in percentage points; p by sign flips of prompts, adjusted for all rows of this "

@@ -17,6 +17,7 @@ from lmgym.errors import InputError, did_you_mean, found_from, listed, one_line,
 from lmgym.messages import from_messages
 from lmgym.text import Conversation, Turn, words_of
 
+NO_SUBSET = "no subset"
 OWN = "own"
 """the form of anyone's rows"""
 
@@ -178,7 +179,7 @@ def _read_own(source: str) -> Read:
 
 def _own_row(record: Record) -> Item:
     subset = record.fields.get("subset")
-    name = subset if isinstance(subset, str) else ""
+    name = NO_SUBSET if subset in (None, "") else str(subset)
     if record.fields.get("ranks") is None:
         pair = read_pair(record)
         return Item(name, str(record.line), pair.conversation, (words_of(pair.chosen),), (words_of(pair.rejected),))

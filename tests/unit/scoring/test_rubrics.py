@@ -9,10 +9,11 @@ from click.testing import CliRunner
 from judge_server import JudgeServer
 
 from lmgym.cli.main import main
-from lmgym.errors import InputError
+from lmgym.errors import InputError, ServerError
 from lmgym.scoring.llm_judge import ComparingJudge, GradingJudge
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.rubrics import read_rubric, read_spec, summary
+from lmgym.text import Conversation, Turn
 
 RUBRIC = """
 model: {model}
@@ -128,7 +129,6 @@ def test_a_judges_summary_has_verdicts_cache_order_bias_tokens_and_cost(server: 
     server.answer = lambda *_: [{"A": 0.9, "B": 0.1}]
     judge = load_scorer(f"compare:{server.spec}")
     assert isinstance(judge, ComparingJudge)
-    from lmgym.text import Conversation, Turn
 
     asked = Conversation((Turn("user", "x"),))
     assert judge.score([asked] * 2, ["a", "b"]).tolist() == [0.5, 0.5]
@@ -139,3 +139,27 @@ def test_a_judges_summary_has_verdicts_cache_order_bias_tokens_and_cost(server: 
     again = load_scorer(f"compare:{server.spec}")
     again.score([asked] * 2, ["b", "a"])
     assert "2 verdicts, 2 of them from" in summary(again)  # type: ignore[arg-type]
+
+
+def test_a_summary_says_nothing_of_probabilities_that_nobody_gave(server: JudgeServer) -> None:
+    server.logprobs = False
+    judge = load_scorer(f"judge:{server.spec}")
+    assert isinstance(judge, GradingJudge)
+    asked = Conversation((Turn("user", "x"),))
+    judge.score([asked], ["a"])
+    said = summary(judge)
+    assert said.startswith("1 verdicts, 0 of them from ")
+    assert "1 without log-probabilities" in said
+    assert "of the probability" not in said
+
+
+def test_verdicts_that_were_kept_before_a_server_died_are_counted(server: JudgeServer) -> None:
+    judge = load_scorer(f"compare:{server.spec}", concurrency=1)
+    assert isinstance(judge, ComparingJudge)
+    server.dies_after = server.answered + 3
+    asked = [Conversation((Turn("user", f"x{i}"),)) for i in range(4)]
+    with pytest.raises(ServerError, match="3 of 8 verdicts were given and are kept"):
+        judge.compare(asked, ["a"] * 4, ["b"] * 4)
+    said = summary(judge)
+    assert said.startswith("3 verdicts, 0 of them from ")
+    assert "comparisons" not in said, "none is whole in both orders"
