@@ -102,7 +102,10 @@ def save_audit(scorer: str, audit: Audit, config: AuditConfig) -> None:
     folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / FILE, results(scorer, audit, config))
-    (folder / PAGE).write_text(audit_page(scorer, audit, _about_replies(config)), encoding="utf-8")
+    (folder / PAGE).write_text(
+        audit_page(scorer, audit, _about_replies(config), [_sentence(not_looked_for(audit, _given(config)))]),
+        encoding="utf-8",
+    )
 
 
 def _samples(config: AuditConfig) -> list[Sample]:
@@ -161,6 +164,10 @@ def show_audit(name: str, audit: Audit, config: AuditConfig) -> None:
     say(not_looked_for(audit, _given(config)))
     for note in notes((effect.effect for effect in audit.effects if not effect.wordings), "prompt"):
         say(note)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _given(config: AuditConfig) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lmgym.apps.audit.measuring import Audit, Change
-from lmgym.apps.audit.verdicts import Effect
+from lmgym.apps.audit.verdicts import Effect, Wording
 from lmgym.report.charts import bars
 from lmgym.report.page import render
 from lmgym.report.panels import Card, Panel, Section, Table, figure
@@ -19,8 +19,8 @@ ABOUT_TABLE = (
 )
 
 
-def audit_page(scorer: str, audit: Audit, replies: str) -> str:
-    """The report of an audit as HTML; `replies` says whose replies were edited."""
+def audit_page(scorer: str, audit: Audit, replies: str, below: Sequence[str] = ()) -> str:
+    """The report of an audit as HTML; `replies` says whose replies were edited, and `below` stands below the tables."""
     named = audit.biased
     shown_biases = named or list(audit.effects[:3])
     examples = [_examples(audit, effect) for effect in shown_biases]
@@ -32,7 +32,9 @@ def audit_page(scorer: str, audit: Audit, replies: str) -> str:
         lead=[
             shown(f"An audit of a scorer on {replies}: {audit.replies:,} replies to {audit.prompts:,} prompts."),
             "Each effect compares two versions of a reply that differ in one thing, in units of the spread of the "
-            "scores of replies to one prompt. Intervals are of 95%, over prompts.",
+            "scores of replies to one prompt. Intervals are of 95%, over prompts, and of biases that rest on words "
+            "over wordings too.",
+            *map(shown, below),
         ],
         cards=[
             Card("biases named", str(len(named))),
@@ -46,13 +48,15 @@ def audit_page(scorer: str, audit: Audit, replies: str) -> str:
         ],
         sections=[
             Section("effects", "Effects", [_chart(audit), *_tables(audit)]),
+            Section("wordings", "Wordings", _wordings(audit)),
             Section("examples", title, examples),
         ],
     )
 
 
 def _chart(audit: Audit) -> Panel:
-    largest = [effect for effect in audit.effects if effect.effect.value is not None][:MOST_BARS]
+    known = [effect for effect in audit.effects if effect.effect.value is not None]
+    largest = sorted(known, key=lambda effect: -abs(effect.effect.value or 0))[:MOST_BARS]
     rows = [(one.bias, float(one.effect.value or 0), one.effect.low, one.effect.high) for one in largest]
     about = f"The {len(rows)} largest, in spreads of the scorer. Above 0: the edit is rewarded."
     return Panel("effects_chart", "Largest effects", about, chart=bars(rows, "effect", base=0), wide=True)
@@ -60,10 +64,15 @@ def _chart(audit: Audit) -> Panel:
 
 def _tables(audit: Audit) -> list[Panel]:
     """The rows that are named, those of losses that are right, and the others."""
+    named = [effect for effect in audit.effects if effect.moves]
     losses = [effect for effect in audit.effects if effect.verdict.startswith("loses")]
-    others = [effect for effect in audit.effects if not effect.biased and effect not in losses]
-    titles = ("Biases that are named", "Losses, as it may or should be", "No bias found, or too few prompts to tell")
-    groups = zip(("named", "losses", "others"), titles, (audit.biased, losses, others), strict=True)
+    others = [effect for effect in audit.effects if effect not in (*named, *losses)]
+    titles = (
+        "What is named: biases, each above the effects that it explains, and wordings",
+        "Losses, as it may or should be",
+        "No bias found, or too few prompts or wordings to tell",
+    )
+    groups = zip(("named", "losses", "others"), titles, (named, losses, others), strict=True)
     panels = [_table(name, title, effects) for name, title, effects in groups if effects]
     return [replace(panels[0], about=ABOUT_TABLE), *panels[1:]]
 
@@ -72,12 +81,12 @@ def _table(name: str, title: str, effects: Sequence[Effect]) -> Panel:
     columns = ("bias", "what is changed", "a sound scorer", "prompts", "effect", "p", "detectable", "verdict")
     rows = [
         (
-            one.bias,
+            f"– {one.bias}" if one.explained_by else one.bias,
             one.about,
             one.expected,
-            f"{one.effect.units:,}",
+            f"{one.units:,}",
             f"{one.effect:+.2f}",
-            "–" if one.effect.units < 2 else f"{one.p:.3f}",
+            "–" if one.units < 2 else f"{one.p:.3f}",
             figure(one.detectable),
             one.verdict,
         )
@@ -85,6 +94,37 @@ def _table(name: str, title: str, effects: Sequence[Effect]) -> Panel:
     ]
     table = Table(columns, [tuple(map(shown, row)) for row in rows], numbers=frozenset({3, 4, 5, 6}))
     return Panel(f"table_{name}", title, table=table, wide=True)
+
+
+def _wordings(audit: Audit) -> list[Panel]:
+    """The wordings of the biases that are named, and those that pay by themselves."""
+    rows = [
+        (
+            effect.bias,
+            one.text or "(nothing)",
+            f"{one.effect.units:,}",
+            f"{one.effect:+.2f}",
+            _p(one),
+            _pays(one),
+        )
+        for effect in audit.effects
+        for one in sorted(effect.wordings, key=lambda one: -(one.effect.value or 0))
+        if effect.moves or one.pays
+    ]
+    if not rows:
+        return []
+    about = "Over prompts alone; p is adjusted for all wordings (Holm). – where too few prompts drew it to tell."
+    columns = ("bias", "wording", "prompts", "effect", "p", "verdict")
+    table = Table(columns, [tuple(map(shown, row)) for row in rows], numbers=frozenset({2, 3, 4}))
+    return [Panel("wordings", "Wordings of what is named", about, table=table, wide=True)]
+
+
+def _p(one: Wording) -> str:
+    return "–" if one.p is None else f"{one.p:.3f}"
+
+
+def _pays(one: Wording) -> str:
+    return "this wording pays" if one.pays else ""
 
 
 def _examples(audit: Audit, effect: Effect) -> Panel:

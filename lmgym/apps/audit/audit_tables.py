@@ -8,10 +8,11 @@ from lmgym.apps.audit.biases import DRAWN
 from lmgym.apps.audit.measuring import Audit
 from lmgym.apps.audit.verdicts import Effect, Wording, least_units
 from lmgym.errors import listed, shown
+from lmgym.statistics import Estimate
 
 ABOUT_TABLE = (
-    "p: two-sided, adjusted for all rows (Holm); of biases that rest on words over prompts and wordings; cannot tell: "
-    "the number that could, where prompts alone do not help of wordings, or of both"
+    "p: two-sided, adjusted for all rows (Holm), of biases that rest on words over prompts and wordings; needs: what "
+    "could tell; more of both: prompts and wordings"
 )
 UNSEEN = (
     *("whether what is said is true", "turns before the last one", "tool calls"),
@@ -42,10 +43,10 @@ def in_short(effect: Effect) -> str:
     """The verdict in few words."""
     if effect.undecided and effect.needed is None:
         more = effect.wordings_needed
-        return f"cannot tell: ~{more:,} wordings" if more else "cannot tell: more of both"
+        return f"needs ~{more:,} wordings" if more else "needs more of both"
     if effect.undecided:
-        return f"cannot tell: ~{effect.needed:,} {effect.unit}s"
-    return effect.verdict.removesuffix(" found")
+        return f"needs ~{effect.needed:,} {effect.unit}s"
+    return effect.verdict.removesuffix(" found").replace("no bias: no score", "no score")
 
 
 def summary(audit: Audit, smallest: float) -> list[str]:
@@ -107,11 +108,12 @@ def _beside(audit: Audit) -> Iterator[str]:
         yield f"replies of the base score {audit.own_style:+.2f} spreads higher (no edit: they may simply be better)"
     steady = audit.steadiness
     if steady.asked_again.value is not None:
-        again, other = steady.asked_again.times(100), steady.other_template.times(100)
-        yield (
-            f"pairs of replies to a prompt that keep their order: asked again {again.value:.0f}%, with the prompt in "
-            f"another template {other:.0f}%"
-        )
+        again, other = (_percent(one.times(100)) for one in (steady.asked_again, steady.other_template))
+        yield f"pairs of replies that keep their order: asked again {again}, the prompt in another template {other}"
+
+
+def _percent(found: Estimate) -> str:
+    return "–" if found.value is None else f"{found.value:.0f}% ({found.interval('.0f')})"
 
 
 def not_looked_for(audit: Audit, given: Sequence[str]) -> str:

@@ -14,15 +14,15 @@ from lmgym.apps.audit.edits import LIST, Versions
 from lmgym.apps.audit.verdicts import Effect
 
 Measure = Callable[[str], float]
-MEASURES: dict[str, Measure] = {
-    "length": lambda reply: len(reply.split()),
-    "line breaks": lambda reply: reply.count("\n"),
-    "list": lambda reply: len(LIST.findall(reply)),
-    "markdown": lambda reply: reply.count("**") + len(re.findall(r"(?m)^#+ ", reply)),
-    "exclamation marks": lambda reply: reply.count("!"),
-    "capitals": lambda reply: sum(map(str.isupper, reply)),
-    "digits": lambda reply: sum(map(str.isdigit, reply)),
-    "links": lambda reply: len(re.findall(r"https?://|www\.", reply)),
+MEASURES: dict[str, tuple[Measure, ...]] = {
+    "length": (lambda reply: len(reply.split()), len),
+    "line breaks": (lambda reply: reply.count("\n"),),
+    "list": (lambda reply: len(LIST.findall(reply)),),
+    "markdown": (lambda reply: reply.count("**") + len(re.findall(r"(?m)^#+ ", reply)),),
+    "exclamation marks": (lambda reply: reply.count("!"),),
+    "capitals": (lambda reply: sum(map(str.isupper, reply)),),
+    "digits": (lambda reply: sum(map(str.isdigit, reply)),),
+    "links": (lambda reply: len(re.findall(r"https?://|www\.", reply)),),
 }
 """by the row whose edit changes it alone"""
 HALF = 0.5
@@ -50,14 +50,14 @@ def explained(effects: Sequence[Effect], edits: Mapping[str, Sequence[Versions]]
 
 def _explains(cause: Effect, effect: Effect, edits: Mapping[str, Sequence[Versions]]) -> bool:
     """True if the cause's effect of a unit, times what the other edit adds of it, is half of that effect or more."""
-    measure = MEASURES.get(cause.bias)
-    if measure is None or cause.bias == effect.bias:
-        return False
-    own, other = (_added(measure, edits[name]) for name in (cause.bias, effect.bias))
-    if not own:
+    if cause.bias == effect.bias:
         return False
     value = effect.effect.value or 0.0
-    return abs(value - (cause.effect.value or 0.0) / own * other) <= HALF * abs(value)
+    for measure in MEASURES.get(cause.bias, ()):
+        own, other = (_added(measure, edits[name]) for name in (cause.bias, effect.bias))
+        if own and abs(value - (cause.effect.value or 0.0) / own * other) <= HALF * abs(value):
+            return True
+    return False
 
 
 def _added(measure: Measure, versions: Sequence[Versions]) -> float:

@@ -51,7 +51,7 @@ def judge(
 @click.argument("scorer", metavar="SCORER")
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
 def audit(scorer: str, flags: tuple[str, ...]) -> None:
-    """Find what moves a scorer though it should not: length, form, flattery, refusals, names, injections and others.
+    """Find what moves a scorer though it should not: length, form, flattery, refusals, names, instructions and others.
 
     SCORER is a folder, a hub id, or whatever else `lmgym score` takes. Replies are edited in pairs that differ in one
     thing; effects are in spreads of the scores of replies to one prompt. --policy MODEL audits that model's replies,

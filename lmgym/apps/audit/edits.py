@@ -54,18 +54,29 @@ class Others:
 
     def __init__(self, samples: Sequence[Sample] = ()) -> None:
         asked = [(Exchange(sample.conversation, "").prompt, sample.replies[:1]) for sample in samples]
-        self._replies = [(prompt, sentences(reply)) for prompt, replies in asked for reply in replies]
+        self._replies = [
+            (prompt, [(part, len(part.split())) for part in sentences(reply)])
+            for prompt, replies in asked
+            for reply in replies
+        ]
 
     def text(self, given: Exchange, words: int) -> str:
-        """Whole sentences of replies to other prompts, of at least so many words; fewer if there are no more."""
-        found: list[str] = []
+        """Whole sentences of replies to other prompts, of about so many words; fewer if there are no more.
+
+        The last one is that which comes nearest to the number.
+        """
         first = zlib.crc32(f"{given.prompt}\0{given.reply}".encode("utf-8", "backslashreplace"))
-        for place in range(len(self._replies)):
-            prompt, parts = self._replies[(first + place) % len(self._replies)]
-            for part in parts if prompt != given.prompt else ():
-                if sum(len(one.split()) for one in found) >= words:
-                    return " ".join(found)
-                found.append(part)
+        ordered = [self._replies[(first + i) % len(self._replies)] for i in range(len(self._replies))]
+        left = [part for prompt, parts in ordered if prompt != given.prompt for part in parts]
+        found: list[str] = []
+        longest = max((number for _, number in left), default=0)
+        while left and words > 0:
+            place = 0 if words > longest else min(range(len(left)), key=lambda i: abs(left[i][1] - words))
+            part, number = left.pop(place)
+            if found and number >= 2 * words:
+                break  # farther than without it
+            found.append(part)
+            words -= number
         return " ".join(found)
 
     def prompt(self, given: Exchange) -> str | None:

@@ -62,13 +62,14 @@ class Wording:
 
     text: str
     effect: Estimate
-    p: float
-    """two-sided, by a t test over units; adjusted for all wordings of the audit (Holm 1979)"""
+    p: float | None
+    """two-sided, by a t test over units; adjusted for all wordings of the audit (Holm 1979). None of one that too few
+    units drew"""
 
     @property
     def pays(self) -> bool:
         """True if this wording raises the score."""
-        return self.p <= LEVEL and (self.effect.value or 0) > 0
+        return self.p is not None and self.p <= LEVEL and (self.effect.value or 0) > 0
 
 
 @dataclass(frozen=True)
@@ -210,12 +211,10 @@ def _wordings(seen: Sequence[Sequence[Observed]]) -> list[tuple[Wording, ...]]:
     every = [(text, ones) for found in by_row for text, ones in found.items()]
     least = least_units(len(every))
     tested = [i for i, (_, ones) in enumerate(every) if len({one.unit for one in ones}) >= least]
-    p_values = np.ones(len(every))
-    if tested:
-        p_values[tested] = holm([_p_of_both(every[i][1]) for i in tested])
+    p_values = dict(zip(tested, holm([_p_of_both(every[i][1]) for i in tested]), strict=True)) if tested else {}
     made = [
-        Wording(text, mean([one.effect for one in ones], [one.unit for one in ones]), float(p))
-        for (text, ones), p in zip(every, p_values, strict=True)
+        Wording(text, mean([one.effect for one in ones], [one.unit for one in ones]), p_values.get(i))
+        for i, (text, ones) in enumerate(every)
     ]
     numbers = np.cumsum([0, *(len(found) for found in by_row)])
     return [tuple(made[first:last]) for first, last in itertools.pairwise(numbers)]
