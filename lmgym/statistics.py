@@ -3,8 +3,8 @@
 Design decisions:
 - Independent units (prompts, questions, users) are the sample, not rows: rows of one unit share its difficulty. A mean
   over rows is a ratio of sums over units, and its variance is the jackknife's over units (Miller 1974).
-- Quantiles are Student's. The degrees of freedom are those of the units that carry the variance: few where few units
-  have most rows or all of the events. The bootstrap was tried: with 30 units it covers less often than this.
+- Quantiles are Student's, with the degrees of freedom of the units that carry the variance: few where few units have
+  most rows or all of the events. With 30 units the bootstrap covers less often.
 - A mean of bounded values (shares, P, Brier scores) has Wilson's interval at its effective sample size, which never
   leaves the bounds and has a width where all values are equal. `make test-full` simulates the coverage.
 """
@@ -30,10 +30,8 @@ TOO_FEW, EQUAL = "one independent unit is too few for an interval", "all values 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95% interval; `low` and `high` are None where there is none, for the `reason`.
-
-    A format such as `f"{estimate:+.3f}"` applies to all three numbers: `+0.059 (+0.012 to +0.106)`; a dash stands for
-    what is None.
+    """A figure with its 95% interval; `low` and `high` are None where there is none, for the `reason`. A format such as
+    `f"{estimate:+.3f}"` applies to all three numbers: `+0.059 (+0.012 to +0.106)`; a dash stands for what is None.
     """
 
     value: float | None
@@ -208,9 +206,8 @@ def mean_exceeds(values: Floats, bound: float) -> Floats:
 
 
 def welch_exceeds(difference: float, errors: tuple[float, float], units: tuple[int, int], bound: float) -> float:
-    """The p-value of a difference of at most the bound between means of independent units, one-sided (Welch 1947).
-
-    `errors` are the standard errors of the means. 1 for fewer than 2 units, and without a variance.
+    """The p-value of a difference of at most the bound between means of independent units, one-sided (Welch 1947), from
+    the means' standard errors. 1 for fewer than 2 units, and without a variance.
     """
     total = errors[0] ** 2 + errors[1] ** 2
     if min(units) < 2 or not total > 0:
@@ -378,10 +375,8 @@ def _estimate(value: float, influence: Floats, effective: float, bounds: Bounds 
 
 
 def degrees_of_freedom(influence: Floats, effective: float) -> float:
-    """Degrees of freedom of the sum of squares of influence[units], which are not all 0.
-
-    At most the effective number of units less 1, and those with which a variance of this kurtosis is known:
-    2 units / (kurtosis - 1), which is the number of units for normal influences.
+    """Degrees of freedom of the sum of squares of influence[units], not all 0: at most the effective number less 1, and
+    those with which a variance of this kurtosis is known, 2 units / (kurtosis - 1); for normal ones, their number.
     """
     squares, units = np.square(influence), len(influence)
     excess = units * float(np.square(squares).sum()) / float(squares.sum()) ** 2 - 1
