@@ -38,11 +38,11 @@ def commands(text: str) -> list[list[str]]:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_words_are_those_that_bash_makes(tmp_path: Path) -> None:
     """bash itself prints the words of each `run`."""
-    function = "run() { printf '%s\\0' run \"$@\" >> words; printf '\\n\\0' >> words; }\n"
+    # the commands of a pipe run at once, each in a process of its own: a file for each, in no fixed order
+    function = "run() { printf '%s\\0' run \"$@\" > words.$BASHPID.$((made++)); }\n"
     subprocess.run(["bash", "-c", function + KNOWN], cwd=tmp_path, check=False, timeout=60)
-    wanted = (tmp_path / "words").read_text().split("\0\n\0")[:-1] if (tmp_path / "words").exists() else []
-    # the commands of a pipe run at once: their order is not fixed
-    assert sorted(commands(KNOWN)) == sorted(one.split("\0") for one in wanted)
+    wanted = [file.read_text().split("\0")[:-1] for file in tmp_path.glob("words.*")]
+    assert sorted(commands(KNOWN)) == sorted(wanted)
     assert len(wanted) == 7
 
 

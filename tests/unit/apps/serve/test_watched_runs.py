@@ -151,7 +151,7 @@ def test_a_scorer_that_the_same_run_is_trained_on_too_is_no_monitor(watching: Re
             for scorer in ("reward", "monitor"):
                 client.rewards(chats, scorer, step)
     found = [run for run in watching.ask("/runs")[1]["runs"] if run["run"] == "two rewards"]
-    assert [(run["reward"], run["monitors"]) for run in found] == [("monitor", []), ("reward", [])]
+    assert {run["reward"]: run["monitors"] for run in found} == {"monitor": [], "reward": []}
 
 
 def test_figures_say_how_long_and_how_varied_the_replies_are(watching: RewardServer) -> None:
