@@ -24,7 +24,7 @@ from lmgym.apps.audit.recorded import EXAMPLES, Sample, read_samples
 from lmgym.scoring.named_scorers import load_scorer
 
 WORDINGS: dict[str, list[str]] = json.loads(Path(__file__).with_name("planted_wordings.json").read_text())
-ROWS = {"praise of itself": "self-praise"}
+ROWS = {"praise of itself": "self-praise", "refusal": "refusal first"}
 """the audit's name of a bias where it is another one"""
 FIRST, INSTEAD = ("flattery", "confidence", "refusal"), ("keys",)
 PAIRS, PROMPTS = 192, (12, 40)

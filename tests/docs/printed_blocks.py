@@ -4,52 +4,27 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from forked_commands import ForkedCommands
 
 ROOT = Path(__file__).resolve().parents[2]
-# in the order of the site's navigation, which is the order in which the commands of the slow test run
-PAGES = (
-    "README.md",
-    "docs/index.md",
-    "docs/data_formats.md",
-    "docs/reward_models.md",
-    "docs/scorecards.md",
-    "docs/judges.md",
-    "docs/serve.md",
-    "docs/serve_chat.md",
-    "docs/behaviour_logs.md",
-    "docs/sft.md",
-    "docs/preferences.md",
-    "docs/ppo.md",
-    "docs/rewards.md",
-    "docs/methods.md",
-    "docs/environments.md",
-    "docs/agents.md",
-    "docs/dialogue_games.md",
-    "docs/debate.md",
-    "docs/games.md",
-    "docs/self_play.md",
-    "docs/playpen.md",
-    "docs/reports.md",
-    "docs/engines.md",
-    "docs/capabilities.md",
-    "docs/chat.md",
-    "docs/flywheel.md",
-    "docs/app.md",
-    "docs/many_nodes.md",
-    "docs/containers.md",
-    "docs/failures.md",
-    "docs/real_model.md",
-    "docs/use_the_result.md",
-    "docs/coming_from.md",
-    "docs/families.md",
-    "docs/results.md",
-    "docs/negative_results.md",
-    "docs/api.md",
-)
+
+
+def _leaves(pages: list[dict[str, Any]]) -> Iterator[str]:
+    """The pages of the site in the order of its navigation."""
+    for page in pages:
+        [entry] = page.values()
+        yield from _leaves(entry) if isinstance(entry, list) else [entry]
+
+
+NAVIGATION = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+PAGES = ("README.md", *(f"docs/{page}" for page in _leaves(NAVIGATION)))
+"""in the order in which the commands of the slow test run"""
 
 
 @dataclass(frozen=True)

@@ -92,22 +92,20 @@ def test_flags_and_experiments_of_printed_commands_exist(
                 check_flags(experiment, words)
 
 
-READ_BY_THEMSELVES = ("train", "launch", "chat", "debate", "audit", "attack")
-"""commands that pass their flags on, to be read by others"""
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_flags_of_printed_lmgym_commands_exist(page: str) -> None:
     from lmgym.cli.main import main
 
     for block in read_blocks(page):
         for words in commands(block):
-            if words[0] != "lmgym" or words[1] in READ_BY_THEMSELVES or words[1].startswith("-"):
+            if words[0] != "lmgym" or words[1].startswith("-"):
                 continue
             command = main.commands[words[1]]
             if isinstance(command, click.Group):
                 # a file, as `lmgym playpen trainer.py`, is run
                 command = command.commands["run" if words[2].endswith(".py") else words[2]]
+            if any(parameter.type is click.UNPROCESSED for parameter in command.params):  # read by others
+                continue
             known = {name.lstrip("-").replace("-", "_") for p in command.params for name in p.opts}
             own = words[: words.index("--")] if "--" in words else words  # what follows is for a trainer of the user's
             assert set(flags_of(own)) <= known, f"{block}: {words}"
@@ -171,6 +169,21 @@ def test_readme_fits_on_two_hundred_lines_of_a_hundred_and_twenty_characters() -
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 200
     assert max(map(len, lines)) <= 120
+
+
+def pages_behind(page: str) -> set[str]:
+    """The pages that a page links to."""
+    found = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text())}
+    paths = {((ROOT / page).parent / link).resolve() for link in found if link.endswith(".md")}
+    return {str(path.relative_to(ROOT)) for path in paths}
+
+
+def test_the_navigation_has_all_pages_once() -> None:
+    assert sorted(PAGES[1:]) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_every_page_is_linked_from_the_readme_or_the_quickstart() -> None:
+    assert set(PAGES) <= pages_behind("README.md") | pages_behind("docs/index.md") | {"README.md"}
 
 
 def anchors(page: Path) -> set[str]:
