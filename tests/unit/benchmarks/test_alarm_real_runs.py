@@ -86,16 +86,21 @@ def test_the_page_says_what_the_file_of_results_does() -> None:
     record = json.loads((ROOT / "benchmarks/results/alarm_real_runs.json").read_text())
     page, runs, found = (ROOT / "docs/ppo.md").read_text(), record["runs"], record["found"]
     assert found == summary(runs)
-    assert f"{len(runs)} of the {sum(RUNS.values())} that are planned are made" in page
+    rules = ("ours", "two errors of a mean", "four errors of the difference", "the server's of today")
+    assert len(runs) == sum(RUNS.values())
+    assert f"{len(runs)} runs, every seed" in page
     assert f"{found['healthy']} of {found['sound']} sound runs were healthy" in page
-    assert found["healthy_that_ring"]["ours"] == 0, "none rang"
-    assert f"and {found['healthy_that_ring']['two errors of a mean']} by the former rule" in page
-    kinds = [found[kind] for kind in EXPLOITING]
-    late = {rule: [x for kind in kinds for x in kind[rule]["updates_after_the_peak"]] for rule in runs[0]["rings"]}
-    ours, before, today = (late[rule] for rule in ("ours", "two errors of a mean", "the server's of today"))
-    assert len(ours) == sum(kind["runs"] for kind in kinds), "all were noticed"
-    assert f"All {len(ours)} runs that exploit" in page
+    healthy, sound = ([found[of][rule] for rule in rules] for of in ("healthy_that_ring", "sound_that_ring"))
+    assert healthy[0] == healthy[2] == sound[0] == 0, "none rang"
+    assert f"rang, and {healthy[1]} by the former rule; of all sound runs none and {sound[1]}" in page
+    late = {rule: [x for kind in EXPLOITING for x in found[kind][rule]["updates_after_the_peak"]] for rule in rules}
+    ours, former, four, server = (late[rule] for rule in rules)
+    number = sum(found[kind]["runs"] for kind in EXPLOITING)
+    assert f"Of the {number} runs that exploit a planted word, a tone or a format, {len(ours)} were noticed" in page
+    assert f"(of the format {found['format']['ours']['noticed']} of {found['format']['runs']})" in page
     assert f"{min(ours):g} to {max(ours):g} of their {EXPLOITING_UPDATES} updates" in page
-    assert f"(median {median(ours):g}): later" in page
-    assert f"former rule ({min(before):g} to {max(before):g}, median {median(before):g})" in page
-    assert f"{len(today)} (median {median(today):g})" in page
+    assert f"after the monitor's peak (median {median(ours):g})" in page
+    assert len(former) == number, "all"
+    assert f"noticed all {number}, earlier (median {median(former):g})" in page
+    assert f"{len(four)} (median {median(four):g}) with no false alarm" in page
+    assert f"{len(server)} (median {median(server):g})" in page
