@@ -18,7 +18,8 @@ from lmgym.models.memory import GIB
 from ppo.actor_critic import ActorCritic, Reference, without_adapters
 from ppo.algorithms.losses import gap_sums, sampler_weights
 from ppo.config import PPOConfig
-from ppo.rollouts import Rollouts, RowBatch, similar_batches
+from ppo.rollouts import Rollouts
+from ppo.row_batches import RowBatch, RowTree
 
 ROWS_AT_ONCE = 4  # micro-batches per forward: no activations are kept for a backward
 
@@ -66,12 +67,11 @@ class Experience:
         runs_policy = compares or self._runs_policy(rollouts)
         runs_reference = compares or shows_kl or self.config.algorithm.init_kl_coef > 0
         recurs = runs_policy or runs_reference or self.config.algorithm.ppo_epochs > 1
-        kept: list[torch.Tensor] | None = None
-        if recurs and self._keeps_states(rollouts):
-            kept = [torch.empty(0)] * len(rollouts.rows)
+        rollouts.shared = self.actor.decoder.packed  # padded rows compute everything
+        kept: dict[int, torch.Tensor] | None = {} if recurs and self._keeps_states(rollouts) else None
         numbers = torch.zeros(3, len(rollouts.sampler_logprobs))
         if runs_policy or runs_reference or kept is not None:
-            for rows in similar_batches(rollouts.row_tokens, self.config.optimizer, ROWS_AT_ONCE):
+            for rows in rollouts.tree.batches(np.arange(len(rollouts.rows)), self.config.optimizer, ROWS_AT_ONCE):
                 self._run(rollouts, rows, numbers, kept, runs_policy, runs_reference)
         logprobs, reference, rollouts.values = numbers
         rollouts.frozen_states, rollouts.bootstrap = kept, self._bootstraps(rollouts)
@@ -106,7 +106,7 @@ class Experience:
         rollouts: Rollouts,
         rows: np.ndarray,
         numbers: torch.Tensor,
-        kept: list[torch.Tensor] | None,
+        kept: dict[int, torch.Tensor] | None,
         runs_policy: bool,
         runs_reference: bool,
     ) -> None:
@@ -124,8 +124,8 @@ class Experience:
             if of_rows is not None:
                 of_all[batch.tokens] = of_rows.cpu()
         if kept is not None and states is not None:
-            for i, of_row in zip(rows, states.split([rollouts.row_tokens[i] for i in rows]), strict=True):
-                kept[i] = of_row.clone()
+            tokens = rollouts.tree.tokens[batch.segments].tolist()
+            kept |= {n: part.clone() for n, part in zip(batch.segments, states.split(tokens), strict=True)}
 
     def _reference(self, batch: RowBatch, states: torch.Tensor | None) -> torch.Tensor:
         if self.reference is None:
@@ -140,7 +140,8 @@ class Experience:
         found, rows = torch.zeros(rollouts.episodes), rollouts.final_rows
         if not self.config.algorithm.has_critic:
             return found
-        for chosen in similar_batches([len(row) for row in rows], self.config.optimizer, ROWS_AT_ONCE):
+        tree = RowTree.of_choices([len(row) for row in rows], rollouts.final_episodes)
+        for chosen in tree.batches(np.arange(len(rows)), self.config.optimizer, ROWS_AT_ONCE):
             packed = pack_last_tokens([rows[i] for i in chosen] or [rollouts.rows[0]])
             _, values, _ = self.engine(packed.to(self.device))
             if len(chosen):
@@ -153,7 +154,7 @@ class Experience:
 
     def _states_gib(self, rollouts: Rollouts) -> float:
         """Size in fp32 of the frozen layers' states of all rows, on the rank that has most. Collective."""
-        size = sum(rollouts.row_tokens) * width(self.actor.config) * 4 / GIB
+        size = int(rollouts.tree.tokens.sum()) * width(self.actor.config) * 4 / GIB
         return max_over_ranks(torch.tensor(size, dtype=torch.float64)).item()
 
     def cache_notes(self, rollouts: Rollouts) -> list[str]:

@@ -11,7 +11,8 @@ import torch
 from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import first_non_finite, rank, sum_over_ranks, world_size
 from ppo.config import PPOConfig
-from ppo.rollouts import Rollouts, RowBatch, minibatches, similar_batches
+from ppo.rollouts import Rollouts, minibatches
+from ppo.row_batches import RowBatch
 
 
 class Recorded(NamedTuple):
@@ -132,7 +133,7 @@ class Learner:
     ) -> tuple[dict[str, torch.Tensor], bool]:
         """One optimizer update: the metrics' sums in float64 over all ranks; False if the step was skipped."""
         rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
-        batches = similar_batches([rollouts.row_tokens[i] for i in rows], self.config.optimizer)
+        batches = rollouts.tree.batches(rows, self.config.optimizer)
         batches = batches or [np.zeros(0, dtype=np.int64)]  # of agents that did not act
         replies = rollouts.row_has_loss[rows].sum()
         learned = rollouts.loss_mask[rollouts.token_indices(rows)].sum()
@@ -146,7 +147,7 @@ class Learner:
         self._seen = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
-            metrics = self._accumulate(rollouts, rows[batch], scale, per_reply, critic_only, last, losses)
+            metrics = self._accumulate(rollouts, batch, scale, per_reply, critic_only, last, losses)
             sums = {name: sums.get(name, 0.0) + value.double() for name, value in metrics.items()}
         self._show(rollouts)
         self._refuse_non_finite(losses, update, rollouts)
@@ -244,7 +245,7 @@ class Learner:
         """
         states = None
         if rollouts.frozen_states is not None:
-            states = torch.cat([rollouts.frozen_states[i] for i in batch.indices])
+            states = torch.cat([rollouts.frozen_states[segment] for segment in batch.segments])
         entropies = self.config.method.entropy_coef > 0
         if self.engine.module.critic is None or not self.engine.allows_partial_backward:
             yield self.engine(batch.rows, batch.targets, states, detach_values=critic_only, entropies=entropies), True

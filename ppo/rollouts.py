@@ -19,9 +19,7 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 
-from lmgym.config import OptimizerConfig
-from lmgym.data.batching import even_batches, length_batches
-from lmgym.distributed.ranks import all_gather_objects, max_over_ranks, raise_on_all_ranks
+from lmgym.distributed.ranks import all_gather_objects, raise_on_all_ranks
 from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import Share, groups_of_equal_rewards, share_of_rank
 from lmgym.environments.protocol import RewardFunction, Task
@@ -30,9 +28,9 @@ from lmgym.errors import REWARDS_FAILED, InputError, RunStopped, listed, shown
 from lmgym.generation.actions import policy_over
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Choice, Sampling
-from lmgym.models.forward.packed_rows import PackedRows, pack_choices, pack_rows
 from ppo.config import PPOConfig
 from ppo.reward_parts import RewardParts, apart, overlong_share
+from ppo.row_batches import RowTree
 from ppo.task_setups import TaskSetup
 
 
@@ -79,8 +77,10 @@ class Rollouts:
     """of the KL in the loss"""
     parts: RewardParts | None = None
     """rewards that are normalised within each group before their sum, and are not in `scores`"""
-    frozen_states: list[torch.Tensor] | None = None
-    """[tokens, W] per row: output of the frozen layers"""
+    shared: bool = True
+    """a forward runs what rows have in common once"""
+    frozen_states: dict[int, torch.Tensor] | None = None
+    """[tokens, W] by segment of the tree: output of the frozen layers"""
     choices: list[Choice] | None = None
     """[R] of a policy over actions"""
 
@@ -90,12 +90,13 @@ class Rollouts:
         return np.concatenate([[0], np.cumsum(self.reply_lengths)])
 
     @cached_property
-    def row_tokens(self) -> list[int]:
-        """[R]: tokens of each row in a forward."""
+    def tree(self) -> RowTree:
+        """What the rows have in common."""
         if self.choices is None:
-            return [len(row) - 1 for row in self.rows]
+            return RowTree.of(self.rows, self.reply_lengths.tolist(), self.episode_of_row, self.shared)
         ids = [choice.candidates.ids for choice in self.choices]
-        return [len(self.prompt(i)) - 1 + sum(map(len, of_row)) for i, of_row in enumerate(ids)]
+        tokens = [len(self.prompt(i)) - 1 + sum(map(len, of_row)) for i, of_row in enumerate(ids)]
+        return RowTree.of_choices(tokens, self.episode_of_row)
 
     def prompt(self, row: int | np.integer) -> list[int]:
         """Ids that the row's action was chosen after."""
@@ -139,34 +140,6 @@ class Rollouts:
         lengths = self.reply_lengths[rows]
         offsets = np.repeat(self.row_starts[rows] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
         return torch.from_numpy(offsets + np.arange(lengths.sum()))
-
-
-@dataclass(frozen=True)
-class RowBatch:
-    """Packed rows on the device. An empty batch holds the first row as a stand-in; its results are to be ignored."""
-
-    indices: np.ndarray
-    """rows among the rollouts' rows"""
-    rows: PackedRows
-    targets: torch.Tensor
-    """ids of the sampled tokens, or of all candidates, end to end"""
-    tokens: torch.Tensor
-    """their indices among the M, on the CPU"""
-
-    @staticmethod
-    def of(rollouts: Rollouts, rows: np.ndarray, device: torch.device) -> "RowBatch":
-        indices = rows if len(rows) else np.zeros(1, dtype=np.int64)
-        if rollouts.choices is None:
-            ids = [rollouts.rows[i] for i in indices]
-            lengths = [int(rollouts.reply_lengths[i]) for i in indices]
-            targets = torch.tensor([id_ for row, n in zip(ids, lengths, strict=True) for id_ in row[len(row) - n :]])
-            packed = pack_rows(ids, lengths)
-        else:
-            choices = [rollouts.choices[i] for i in indices]
-            given = [(c.candidates.ids, c.candidates.divisors, c.chosen) for c in choices]
-            packed, targets = pack_choices([rollouts.prompt(i) for i in indices], *zip(*given, strict=True))
-        targets = targets.to(device, non_blocking=True)
-        return RowBatch(indices, packed.to(device), targets, rollouts.token_indices(indices))
 
 
 def play_tasks(
@@ -368,22 +341,6 @@ def gather(
         choices=choices or None,
         parts=parts,
     )
-
-
-def similar_batches(lengths: Sequence[int], optimizer: OptimizerConfig, times: int = 1) -> list[np.ndarray]:
-    """Indices sorted by length, longest first, in micro-batches of `times` the size that the settings say.
-
-    Collective: every rank gets as many batches as the rank that needs most, because forwards may be collective; the
-    additional ones are empty.
-    """
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    size, tokens = times * optimizer.micro_batch, times * (optimizer.tokens_per_micro_batch or 0)
-    needed = len(length_batches(lengths, tokens)) if tokens else -(-len(order) // size)
-    batches = int(max_over_ranks(torch.tensor(needed)))
-    if not tokens:
-        return [order[first : first + size] for first in range(0, batches * size, size)]
-    found = [np.array(batch, dtype=np.int64) for batch in even_batches(lengths, tokens, batches)]
-    return found + [order[:0]] * (batches - len(found))
 
 
 def minibatches(episodes: int, batch: int, rank: int, ranks: int, seed: Sequence[int]) -> list[np.ndarray]:

@@ -116,6 +116,11 @@ def pack_replies(rows: Sequence[Replies], whole: bool = False) -> PackedRows:
             prefixes += [-1] * len(row.suffixes)
             pieces += [[*row.prefix, *suffix] for suffix in row.suffixes]
             reads += own
+    return pack_segments(pieces, prefixes, reads)
+
+
+def pack_segments(pieces: Sequence[Sequence[int]], prefixes: Sequence[int], reads: Sequence[int]) -> PackedRows:
+    """Segments of ids, each after the earlier one that it continues (-1: none), read at the last `reads` of it."""
     ends = accumulate(map(len, pieces))
     places = [np.arange(end - count, end) for end, count in zip(ends, reads, strict=True)]
     return _pack(pieces, prefixes, np.concatenate(places), tuple(reads))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from lmgym.config import OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError, RunStopped
@@ -12,7 +11,8 @@ from lmgym.generation.protocol import Completion, ScriptedGenerator
 from ppo.algorithms.learning import advantage_estimator
 from ppo.config import CriticConfig, PPOConfig, RewardConfig
 from ppo.monitoring.metrics import episode_sums
-from ppo.rollouts import Rollouts, RowBatch, complete, gather, minibatches, refuse_idle_agents, similar_batches
+from ppo.rollouts import Rollouts, complete, gather, minibatches, refuse_idle_agents
+from ppo.row_batches import RowBatch
 from ppo.task_setups import TaskSetup
 
 
@@ -35,8 +35,7 @@ def test_a_score_lands_on_the_last_token_of_its_reply_and_dense_ones_on_each() -
     assert found.padded(found.scores).tolist() == [[0.0, 0.0, 2.0, -1.0], [0.5, 0.25, 0.0, 0.0]]
     assert found.flat(found.padded(found.scores)).tolist() == found.scores.tolist()
     batch = RowBatch.of(found, np.array([2, 1]), torch.device("cpu"))
-    assert batch.targets.tolist() == [10, 11, 10]
-    assert found.token_indices(np.array([2, 1])).tolist() == [4, 5, 3]
+    assert (batch.targets.tolist(), batch.tokens.tolist()) == ([10, 11, 10], [4, 5, 3])
 
 
 def test_rewards_are_cut_and_a_reply_that_did_not_end_pays_after_that() -> None:
@@ -105,16 +104,6 @@ def test_every_episode_comes_once_an_epoch_in_an_order_of_its_own() -> None:
     assert again == orders[2]
     first = [set(np.asarray(minibatches(24, 8, 0, 1, (seed, 0, 0))[0]).tolist()) for seed in range(20)]
     assert len(set(map(frozenset, first))) > 10, "who is together changes too"
-
-
-def test_batches_of_similar_length_hold_each_row_once_and_ranks_have_as_many(monkeypatch) -> None:
-    monkeypatch.setattr("ppo.rollouts.max_over_ranks", lambda batches: batches + 1)  # another rank has one more
-    found = similar_batches([3, 9, 1, 9, 4], OptimizerConfig(micro_batch=2))
-    assert [batch.tolist() for batch in found] == [[1, 3], [4, 0], [2], []]
-    by_tokens = OptimizerConfig(micro_batch=2, tokens_per_micro_batch=9)
-    assert [batch.tolist() for batch in similar_batches([3, 9, 1, 9, 4], by_tokens)] == [[1], [3], [4], [0, 2]]
-    assert [batch.tolist() for batch in similar_batches([3, 9, 1, 9, 4], by_tokens, 4)] == [[1], [3, 4, 0, 2]]
-    assert [len(batch) for batch in similar_batches([], by_tokens)] == [0], "it takes part in the other's forward"
 
 
 def test_an_agent_that_did_not_act_has_a_masked_episode_without_rows_in_that_game() -> None:
