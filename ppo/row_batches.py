@@ -13,6 +13,7 @@ Design decisions:
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -122,7 +123,7 @@ class RowTree:
         """
         paths = [self.path(row) for row in rows]
         ends = {path[-1] for path in paths}
-        children = {(above, below) for path in paths for above, below in zip(path, path[1:], strict=False)}
+        children = {(above, below) for path in paths for above, below in pairwise(path)}
         branches = np.bincount([above for above, _ in children], minlength=len(self.parents)) > 1
         pieces: list[list[int]] = []
         prefixes, reads, order, computed = [], [], [], []

@@ -65,8 +65,8 @@ def test_rows_are_paths_of_segments_that_are_computed_once() -> None:
         PPOConfig("x"),
     )
     batch = RowBatch.of(found, np.arange(4), CPU)
-    assert batch.rows.ids.tolist() == [11, 12, 13, 14] + [15, 5, 6] + [15, 8] + [15, 5] + [9, 33, 6]
-    assert batch.rows.positions.tolist() == [0, 1, 2, 3] + [4, 5, 6] + [4, 5] + [4, 5] + [6, 7, 8]
+    assert batch.rows.ids.tolist() == [11, 12, 13, 14, *[15, 5, 6], *[15, 8], *[15, 5], *[9, 33, 6]]
+    assert batch.rows.positions.tolist() == [0, 1, 2, 3, *[4, 5, 6], *[4, 5], *[4, 5], *[6, 7, 8]]
     assert batch.rows.prefixes == (-1, 0, 0, 0, 3)
     assert batch.rows.reads == (0, 3, 2, 2, 2)
     assert batch.targets.tolist() == [5, 6, 7, 8, 9, 5, 9, 6, 6]
