@@ -11,7 +11,7 @@ from lmgym.environments.protocol import RewardFunction
 from lmgym.environments.scorer_reward import ScorerReward, Source
 from lmgym.errors import InputError, listed
 from lmgym.scoring.function_forms import Given
-from lmgym.scoring.function_scorers import FileScorer
+from lmgym.scoring.function_scorers import NOTHING, FileScorer
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
 from ppo.config import RewardConfig
 
@@ -74,6 +74,21 @@ def optimised(settings: RewardConfig) -> dict[str, str]:
     if twice := sorted(set.intersection(*map(set, named.values())) if len(named) > 1 else ()):
         raise InputError(f"--reward and --scorers both name {listed(twice)}; needed: distinct names, as name=PATH")
     return {name: path for of_flag in named.values() for name, path in of_flag.items()}
+
+
+def scorers_of_chats(settings: RewardConfig, reward: RewardFunction | None) -> str:
+    """name=PATH, comma-separated, of what is optimised and can score a chat: without columns and token ids."""
+    loaded = reward.scorers if isinstance(reward, ScorerReward) else {}
+    return _joined({name: path for name, path in optimised(settings).items() if _scores_chats(loaded.get(name))})
+
+
+def _scores_chats(source: Source | None) -> bool:
+    if isinstance(source, FunctionReward):
+        try:
+            source.call.check(NOTHING)
+        except InputError:
+            return False
+    return True
 
 
 def load_monitors(settings: RewardConfig, tasks: Sequence[Task], tokenizer: Any = None) -> Mapping[str, Source]:

@@ -22,7 +22,7 @@ from lmgym.environments.episodes import Episode
 from lmgym.environments.groups import number_groups, reward_spread
 from lmgym.environments.scorer_reward import RecordingScorer, ScorerReward, reference_moments, to_moments
 from lmgym.errors import SERVER_FAILED, RunStopped
-from lmgym.runs.conclusion import conclude
+from lmgym.runs.conclusion import CHAT_SCORERS, conclude
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
@@ -59,7 +59,7 @@ from ppo.monitoring.safeguards import (
 )
 from ppo.opponents import claim_pool, set_opponent
 from ppo.pending import PendingRollouts, recovering, sync
-from ppo.rewards import EVAL_SCORER, normalised_by_run, weights_by_group
+from ppo.rewards import EVAL_SCORER, normalised_by_run, scorers_of_chats, weights_by_group
 from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_idle_agents, share_of_iteration
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
@@ -92,6 +92,7 @@ def _run(plan: Plan) -> Path:
     with open_run(plan.config, plan.deepspeed, 1, plan.setup, plan.notes) as (run, supervisor, checkpoint):
         claim_pool(plan.config, run, resumed=checkpoint is not None)
         components = set_up(plan, run, supervisor)
+        run.update(**{CHAT_SCORERS: scorers_of_chats(plan.config.reward, components.setup.reward_function)})
         with closing(components.sampler):
             state = _start(plan, components, run, supervisor, checkpoint)
             try:

@@ -1,6 +1,6 @@
 """The config of a preference run: frozen, in groups, every field a flag."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Literal
 
 from lmgym.config import (
@@ -107,6 +107,19 @@ class PreferenceConfig:
     merge_adapter: bool = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
     sharing: SharingConfig = field(default_factory=SharingConfig)
+
+    @property
+    def heading(self) -> str:
+        """The loss in a sentence, above --help."""
+        shown = vars(self.as_resolved().loss)
+        constants = ", ".join(f"{name} {shown[name]:g}" for name in CONSTANTS[self.loss.loss])
+        return f"loss {self.loss.loss}: {constants}"
+
+    def as_resolved(self) -> "PreferenceConfig":
+        """The config with the loss's own values in place of None: for --help."""
+        if "beta" not in CONSTANTS[self.loss.loss]:
+            return self
+        return replace(self, loss=replace(self.loss, beta=self.loss.strength))
 
     @property
     def output(self) -> str:

@@ -2,8 +2,10 @@
 
 from functools import partial
 
+from lmgym.models.classifiers import is_decoder
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier
+from lmgym.runs.conclusion import IS_POLICY
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
@@ -55,7 +57,7 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
         trust_remote_code=settings.trust_remote_code,
         bits=settings.bits,
     )
-    run.update(new_head=new_head)
+    run.update(new_head=new_head, **{IS_POLICY: new_head and is_decoder(classifier)})
     scoring = ScoringModel(
         adapt(classifier, plan.training, run, supervisor), config.trainer.packed, config.trainer.dropout
     )

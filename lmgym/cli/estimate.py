@@ -78,7 +78,7 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
         raise InputError(f"{word} is nothing to train; {did_you_mean(word, FORMS)}needed: {', '.join(FORMS)}")
     form = FORMS[word]
     experiment = importlib.import_module(f"{STAGES[form.stage]}.experiments.{form.experiment}")
-    config = override(experiment.CONFIG, [*form.flags, *flags])
+    config = override(experiment.CONFIG, form.words(flags))
     deepspeed = read_config(config.run.deepspeed) if config.run.deepspeed else None
     settings = getattr(config, "policy", None) or config.scorer
     model = load_config(settings.model, settings.trust_remote_code)

@@ -1,6 +1,5 @@
 """The `lmgym` command. Stages are imported inside its commands only."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,10 +25,10 @@ from lmgym.cli.replay import replay
 from lmgym.cli.reports import compare, report, watch
 from lmgym.cli.runs import runs
 from lmgym.console import say
+from lmgym.runs.flags import HELP
 from lmgym.runs.launch import launch
 from lmgym.runs.launching import (
     FORMS,
-    HELP,
     asks_for_help,
     choose_experiment,
     command_for,
@@ -39,6 +38,7 @@ from lmgym.runs.launching import (
     launch_experiment,
     list_experiments,
     show_command,
+    show_usage_of,
 )
 from lmgym.runs.usage import OneLineErrors
 
@@ -140,11 +140,13 @@ def _add_stage(word: str, purpose: str) -> None:
             for line in formatter.getvalue().splitlines():
                 say(line)
         else:
-            launch(lambda: _train(*choose_experiment(word, (experiment, *flags)), num_gpus, audit))
+            launch(lambda: _train(word, (experiment, *flags), num_gpus, audit))
 
 
-def _train(file: Path, flags: list[str], num_gpus: int | None, audit: Any) -> None:
+def _train(word: str, words: tuple[str, ...], num_gpus: int | None, audit: Any) -> None:
     """Becomes the training command, or runs it and audits the scorer that it leaves."""
+    file, flags = choose_experiment(word, words)
+    show_usage_of(word, file)
     if audit == "none" or asks_for_help(flags) or not DRY_RUN.isdisjoint(flags):
         launch_experiment(file, flags, num_gpus)
     else:

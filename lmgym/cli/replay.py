@@ -23,7 +23,8 @@ from lmgym.runs.launch import STAGES, launch
 from lmgym.runs.launching import become, experiments, find_experiment
 
 ALLOWED = {
-    *("model", "prompts", "prompt_weights", "eval_prompts", "eval_size", "split_by", "seed", "split_seed"),
+    *("model", "prompts", "prompt_weights", "prompt_split", "eval_prompts", "eval_size", "split_by"),
+    *("seed", "split_seed"),
     *("num_rollouts", "num_generations", "max_new_tokens", "max_prompt", "long_prompts", "policy_over", "stop"),
     *(f.name for f in fields(ColumnConfig)),
 }

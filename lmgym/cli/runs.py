@@ -14,7 +14,8 @@ from rich.table import Table
 
 from lmgym.console import CONSOLE, say
 from lmgym.errors import one_line, shown_path
-from lmgym.runs.conclusion import next_command, quote, stage_of
+from lmgym.runs.commands import command, quote, relative
+from lmgym.runs.conclusion import next_command, stage_of
 from lmgym.runs.launch import launch
 from lmgym.runs.launchers import PER_HOST
 from lmgym.runs.listing import DEPTH, ListedRun, Listing, list_runs
@@ -110,11 +111,11 @@ def _show_unfinished(runs: Sequence[ListedRun]) -> None:
     for run in runs:
         if run.unfinished:
             error = one_line(run.text("error").removeprefix("RunStopped: "), 400)
-            command, note = resume_command(run)
+            again, note = resume_command(run)
             say()
             say(f"{shown_path(run.folder)}: {one_line(run.outcome, 20)}{f': {error}' if error else ''}; {note}")
-            if command:
-                CONSOLE.print(command, soft_wrap=True)
+            if again:
+                CONSOLE.print(again, soft_wrap=True)
 
 
 def _show_next(runs: Sequence[ListedRun]) -> None:
@@ -131,8 +132,8 @@ def _show_next(runs: Sequence[ListedRun]) -> None:
     for same in list(by_name.values())[:MOST_NEXT]:
         CONSOLE.print(next_command(same[0], runs), soft_wrap=True)
         if len(same) > 1:
-            folders = (quote(str(run.folder)) for run in reversed(same[:2]))
-            CONSOLE.print(f"lmgym compare {' '.join(folders)}", soft_wrap=True)
+            folders = (relative(run.folder) for run in reversed(same[:2]))
+            CONSOLE.print(command("lmgym", "compare", *folders), soft_wrap=True)
     if len(by_name) > MOST_NEXT:
         say(f"and for {len(by_name) - MOST_NEXT:,} more experiments, which --json lists")
 

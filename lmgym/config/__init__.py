@@ -2,6 +2,7 @@
 
 Each file is a subject: model, run, rows, training; ranges has the numbers that a field may be."""
 
+from lmgym.config.meanings import Means, meanings
 from lmgym.config.model import ModelConfig, OptimizerConfig
 from lmgym.config.ranges import SEED, Range, UpTo, check_ranges, seed_settings
 from lmgym.config.rows import PASSAGE, VERDICT, ColumnConfig, RowsConfig, TextForm, check_eval_size
@@ -24,6 +25,7 @@ __all__ = [
     "CapabilitiesConfig",
     "ColumnConfig",
     "LengthSettings",
+    "Means",
     "ModelConfig",
     "OptimizerConfig",
     "Range",
@@ -39,5 +41,6 @@ __all__ = [
     "check_eval_size",
     "check_ranges",
     "check_shared_settings",
+    "meanings",
     "seed_settings",
 ]

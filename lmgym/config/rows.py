@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
+from lmgym.config.meanings import Means, SameInEveryStage
 from lmgym.config.ranges import Range
 from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS, InputError, shown
 
@@ -14,7 +15,7 @@ VERDICT = "(verdict)"
 
 
 @dataclass(frozen=True)
-class ColumnConfig:
+class ColumnConfig(SameInEveryStage):
     """Names of columns and forms of their texts, where they are not the usual ones. Of several data sets a name is that
     of all, or there is one for each, separated by commas."""
 
@@ -67,18 +68,18 @@ class ColumnConfig:
 class RowsConfig:
     """Source, limits, split and truncation of the rows."""
 
-    dataset: str = "Anthropic/hh-rlhf"
+    dataset: Annotated[str, Means("rows")] = "Anthropic/hh-rlhf"
     """file (JSON, Parquet, Arrow, CSV), folder, also of save_to_disk, or hub id; several are separated by commas"""
-    dataset_weights: str | None = None
+    dataset_weights: Annotated[str | None, Means("weights of the rows")] = None
     """of several data sets: numbers separated by commas, in whose proportion rows are used: the set that is scarcest
     for its weight is used whole, of the others a random part (split_seed); None: all rows"""
-    dataset_split: str = "train"
+    dataset_split: Annotated[str, Means("split")] = "train"
     """split of a hub id, or the start of the file names in a folder"""
-    eval_dataset: str | None = None
+    eval_dataset: Annotated[str | None, Means("held-out rows")] = None
     """rows to evaluate on; None: a part of the dataset (split_by)"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.05
     """without eval_dataset: a share below 1, or a number of rows"""
-    split_by: str = "auto"
+    split_by: Annotated[str, Means("unit of the split")] = "auto"
     """what is never on both sides: prompt; first_message, a conversation with all its turns; or a column's value. auto:
     first_message; prompt where many rows begin alike, or beside eval_dataset. Logs are split by user"""
     train_size: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None

@@ -34,6 +34,8 @@ class PromptSettings(Protocol):
     @property
     def prompt_weights(self) -> str | None: ...
     @property
+    def prompt_split(self) -> str: ...
+    @property
     def eval_prompts(self) -> str | None: ...
     @property
     def eval_size(self) -> float: ...
@@ -100,7 +102,7 @@ def read_prompts(
     weights = read_weights(settings.prompt_weights, set_names(settings.prompts), "prompt_weights")
     given = as_text, tokenizer, columns, notes
     column = split_column(settings.split_by)
-    sets = read_sets(settings.prompts, "train", None, column)
+    sets = read_sets(settings.prompts, settings.prompt_split, None, column)
     found, rejections = _read(sets, row_check, *given)
     kept, parts = mix(sets_of_rows(found, rejections, sets, "a prompt"), [*sets], weights, seed)
     rows, read = [found[i] for i in kept], sum(map(len, sets.values()))

@@ -1,18 +1,20 @@
 """The change that a finished run made, how sure it is, and the command to type next: also for `lmgym runs`."""
 
-import os
-import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lmgym.aids import aid
 from lmgym.errors import one_line
 from lmgym.report.run_files import is_number
+from lmgym.runs.commands import as_typed, command, relative, row_flags
 from lmgym.runs.launch import STAGES
+from lmgym.runs.launching import FORMS
 from lmgym.runs.listing import ListedRun, evaluations_of, read_run
 
+CHAT_SCORERS, IS_POLICY = "chat_scorers", "is_policy"
+"""fields of run.json: a policy's rewards that can score a chat, as --scorers names them; of a scorer, whether the model
+that it was made of generates"""
 NOT_OPTIMISED = {"eval/rollout/reply_tokens": "tokens per reply", "eval/eval_scorer": "evaluation scorer"}
 """metrics that are shown beside the reward of a policy, by name"""
 
@@ -21,8 +23,8 @@ NOT_OPTIMISED = {"eval/rollout/reply_tokens": "tokens per reply", "eval/eval_sco
 def conclude(folder: Path) -> list[str]:
     """The last lines of a finished run: its result, if there are held-out rows, and the command to type next."""
     run = read_run(folder)
-    command = next_command(run)
-    return [*filter(None, [result(run)]), *([f"next: {command}"] if command else [])]
+    following = next_command(run)
+    return [*filter(None, [result(run)]), *([f"next: {following}"] if following else [])]
 
 
 def result(run: ListedRun) -> str:
@@ -67,60 +69,38 @@ def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:
     if run.unfinished:
         return ""
     if run.outcome == "running":
-        return f"lmgym watch {quote(str(run.folder))}"
+        return command("lmgym", "watch", relative(run.folder))
     stage, model = stage_of(run), trained_in(run.folder)
     if not stage or model is None:
-        return f"lmgym report {quote(str(run.folder))}"
+        return command("lmgym", "report", relative(run.folder))
     config = run.record.get("config")
     settings = config if isinstance(config, Mapping) else {}
-    words = _optimise(run, model, settings, runs) if stage == "reward" else _chat(model, stage, settings)
-    return " ".join(quote(str(word)) for word in words)
+    return command(*(_optimise(run, model, settings, runs) if stage == "reward" else _chat(model, run, settings)))
 
 
-def _chat(policy: Path, stage: str, settings: Mapping[str, Any]) -> list[object]:
-    """The chat with a policy, and with the scorers that it was optimised against."""
-    words: list[object] = ["lmgym", "chat", _relative(policy)]
-    if stage == "ppo" and settings.get("scorers"):
-        words += ["--scorers", str(settings["scorers"]).replace(f"{os.getcwd()}{os.sep}", ""), "--best_of", 4]
-    return words
+def _chat(policy: Path, run: ListedRun, settings: Mapping[str, Any]) -> list[object]:
+    """The chat with a policy, and with those of its rewards that can score a chat."""
+    words: list[object] = ["lmgym", "chat", relative(policy)]
+    scorers = run.record.get(CHAT_SCORERS, settings.get("scorers"))
+    return [*words, "--scorers", as_typed("scorers", scorers), "--best_of", 4] if scorers else words
 
 
 def _optimise(run: ListedRun, scorer: Path, settings: Mapping[str, Any], runs: Sequence[ListedRun]) -> list[object]:
-    """PPO against a scorer."""
+    """PPO against a scorer, on the prompts of its rows; an audit where no policy is known."""
     others = (one for one in runs if one.outcome == "finished" and stage_of(one) in ("sft", "preference"))
-    policy = next(filter(None, (trained_in(one.folder) for one in others)), None) or settings.get("model") or "MODEL"
-    name, prompts = one_line(run.text("name"), 60) or "scorer", _relative(settings.get("dataset") or "PROMPTS")
-    named = ("--scorers", f"{name}={_relative(scorer)}", "--prompts", prompts)
-    return ["lmgym", "train", "ppo", "hh_harmless", "--model", _relative(policy), *named]
+    policy = next(filter(None, (trained_in(one.folder) for one in others)), None)
+    if run.record.get(IS_POLICY, True):
+        policy = policy or settings.get("model")
+    if not policy or not settings.get("dataset"):
+        return ["lmgym", "audit", relative(scorer)]
+    named = ("--scorers", f"{one_line(run.text('name'), 60) or 'scorer'}={relative(scorer)}")
+    start = ("lmgym", "train", "ppo", FORMS["ppo"].experiment, "--model", relative(policy))
+    return [*start, *named, *row_flags(settings, "reward", "ppo")]
 
 
 def stage_of(run: ListedRun) -> str:
     """The stage as `lmgym train` names it; empty if it is not known."""
     return {package: stage for stage, package in STAGES.items()}.get(run.text("stage"), "")
-
-
-def quote(word: str) -> str:
-    """A word as the shell reads it, on one line and without control characters, for which bash and zsh have $'...'."""
-    if word.isprintable():
-        return shlex.quote(word)
-    return "$'" + "".join(map(_escaped, word)) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in "'\\":
-        return f"\\{character}"
-    code = ord(character)
-    return character if character.isprintable() else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _relative(path: object) -> str:
-    """A path as one would type it here; what is no absolute path stays."""
-    text = str(path)
-    if os.path.isabs(text):
-        with suppress(OSError, ValueError):
-            inside = os.path.relpath(text)
-            return text if inside.startswith("..") else inside
-    return text
 
 
 def trained_in(folder: Path) -> Path | None:

@@ -5,16 +5,20 @@ launchers append `--local_rank`, booleans have four spellings, and errors should
 readable, rather than a box. Nothing heavy is imported: `--help` answers at once.
 """
 
+import ast
 import contextlib
 import dataclasses
 import functools
+import inspect
 import io
 import os
 import re
 import sys
+import textwrap
 import time
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lmgym.console import printed_line, reader_may_leave, say
@@ -26,6 +30,7 @@ T = TypeVar("T")
 
 USAGE = "LMGYM_USAGE"
 """environment variable of the command that launched an experiment, without its flags"""
+HELP = frozenset({"-h", "--help"})
 FLAG = re.compile(r"--[A-Za-z_]")
 HYDRA = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 """a setting as Hydra writes it: data.train_batch_size=1024"""
@@ -45,25 +50,51 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
     rank exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    hints = flag_types(config)
-    if "-h" in arguments or "--help" in arguments:
-        _help(config)
+    helping = bool(HELP.intersection(arguments))
     try:
-        pairs = _split(arguments)
-        _refuse_unknown((flag for flag, _ in pairs), hints)
-        # a dict: the last of repeated flags counts
-        given = dict(read_flag(flag, values, hints) for flag, values in pairs)
-        changed = rebuild(config, given)
+        given = _read(config, [word for word in arguments if word not in HELP])
+        changed = _changed(config, given)
+        if helping:
+            _help(changed)
         if refuse_unread := getattr(changed, "refuse_unread", None):
             refuse_unread(given)
-        if with_given := getattr(changed, "with_given", None):
-            changed = with_given(given)
         run = getattr(changed, "run", changed)
         output, dry = getattr(run, "output", None), getattr(run, "dry_run", False)
         if output and not dry and _is_main():
             refuse_if_held(output)  # before libraries and data are loaded; the run takes the lock later
     except (InputError, RunStopped) as error:
+        if helping:
+            _help(config)
         exit_with_error(error)
+    return changed
+
+
+def _read(config: object, arguments: Sequence[str]) -> dict[str, object]:
+    """The given fields by name. Raises InputError for flags that the config does not have, or that differ where one is
+    given twice; the values of a tuple are taken together.
+    """
+    hints, texts = flag_types(config), flag_texts(config)
+    pairs = _split(arguments)
+    _refuse_unknown((flag for flag, _ in pairs), hints)
+    given: dict[str, tuple[str, list[str]]] = {}
+    for flag, values in pairs:
+        name = _field_of(flag, hints)
+        assert name is not None, "unknown flags are refused before"
+        before = given.get(name, (flag, values))
+        if name in given and _takes_several(hints[name]):
+            values = [*before[1], *values]
+        elif before != (flag, values):
+            found = " and ".join(shown(" ".join(words)) for words in ([before[0], *before[1]], [flag, *values]))
+            raise InputError(f"--{name} is given twice: {found}; needed: it once: {texts.get(name, name)}")
+        given[name] = flag, values
+    return dict(read_flag(flag, values, hints, texts) for flag, values in given.values())
+
+
+def _changed(config: T, given: Mapping[str, object]) -> T:
+    """The config with the given fields, and with what follows from them if it has the method `with_given(names)`."""
+    changed = rebuild(config, dict(given))
+    if with_given := getattr(changed, "with_given", None):
+        changed = with_given(given)
     return changed
 
 
@@ -92,6 +123,28 @@ def flag_types(config: object) -> dict[str, Any]:
     hints = {name: hints[name] for name in flatten(config)}
     assert not {"help", "local_rank"} & hints.keys(), "help and local_rank are reserved"
     return hints
+
+
+def flag_texts(config: object) -> dict[str, str]:
+    """What each flag's field says of it, in the string below it, on one line."""
+    kinds: list[Any] = [type(config), *(type(value) for _, value in _fields(config) if dataclasses.is_dataclass(value))]
+    return {name: text for kind in kinds for name, text in _field_texts(kind).items()}
+
+
+@functools.cache
+def _field_texts(kind: type) -> dict[str, str]:
+    """The string below each field of a dataclass and of its bases; empty where there is no source."""
+    found: dict[str, str] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+        with contextlib.suppress(OSError, TypeError, SyntaxError):
+            [made] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            assert isinstance(made, ast.ClassDef)
+            for one, following in pairwise(made.body):
+                if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                    text = following.value if isinstance(following, ast.Expr) else None
+                    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                        found[one.target.id] = " ".join(text.value.split())
+    return found
 
 
 def exit_with_error(error: InputError | RunStopped | ServerError) -> NoReturn:
@@ -124,13 +177,20 @@ def _is_main() -> bool:
 
 
 def _help(config: object) -> NoReturn:
-    """Prints the help and exits with 0. USAGE in the environment is the command to show in its usage line."""
+    """Prints the help and exits with 0. USAGE in the environment is the command to show in its usage line.
+
+    The values are those of the config, or of what its method `as_resolved()` returns; below its docstring stands its
+    `heading`, if it has one.
+    """
     import tyro  # imported only when needed
 
+    if resolved := getattr(config, "as_resolved", None):
+        config = resolved()
     markers = (tyro.conf.OmitArgPrefixes,)
     arguments = {"default": config, "args": ["--help"], "config": markers, "use_underscores": True}
+    about = "\n\n".join(filter(None, [inspect.getdoc(type(config)), getattr(config, "heading", "")]))
     with reader_may_leave():
-        tyro.cli(type(config), **arguments, prog=os.environ.get(USAGE), console_outputs=_is_main())  # type: ignore[call-overload]
+        tyro.cli(type(config), **arguments, description=about, prog=os.environ.get(USAGE), console_outputs=_is_main())  # type: ignore[call-overload]
     raise SystemExit(0)
 
 
@@ -190,14 +250,21 @@ def _advice(name: str, hints: dict[str, Any]) -> str:
     return ""
 
 
-def read_flag(flag: str, values: list[str], hints: dict[str, Any]) -> tuple[str, object]:
-    """The field that a known flag names, and its value. Raises InputError for an unsuitable value."""
+def read_flag(
+    flag: str, values: list[str], hints: dict[str, Any], texts: Mapping[str, str] = types.MappingProxyType({})
+) -> tuple[str, object]:
+    """The field that a known flag names, and its value. Raises InputError for an unsuitable value; `texts` say what
+    flags take.
+    """
     name = _field_of(flag, hints)
     assert name is not None, "unknown flags are refused before"
     if flag != f"--{name}":
         if values:
             raise InputError(f"{flag} takes no value; found {shown(' '.join(values))}; write --{name} true or false")
         return name, False
+    if not values and not _is_bool(hints[name]) and not _takes_several(hints[name]):
+        words, about = _in_words(hints[name]), texts.get(name, "")
+        raise _misfit(flag, values, about if about and "str" in words else f"{words}{about and f': {about}'}")
     if [value.lower() for value in values] == ["none"] and _is_none(hints[name]):
         return name, None
     parse = _parse_bool if _is_bool(hints[name]) else _parse_with_tyro
@@ -208,6 +275,11 @@ def _is_none(hint: Any) -> bool:
     """True if the word none is None by this annotation; one of its choices may be called so."""
     parts = get_args(hint)
     return type(None) in parts and not any("none" in get_args(part) for part in parts if get_origin(part) is Literal)
+
+
+def _takes_several(hint: Any) -> bool:
+    """True for the annotation of any number of values."""
+    return get_origin(hint) is list or get_args(hint)[1:] == (Ellipsis,)
 
 
 def _is_bool(hint: Any) -> bool:
@@ -260,7 +332,7 @@ def _in_words(hint: Any) -> str:
         return "one of " + ", ".join(repr(choice) for choice in get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_in_words(part) for part in get_args(hint))
-    if get_origin(hint) is list or get_args(hint)[1:] == (Ellipsis,):
+    if _takes_several(hint):
         return f"any number of {_in_words(get_args(hint)[0])}"
     if get_origin(hint) is tuple:
         return " ".join(_in_words(part) for part in get_args(hint))

@@ -9,23 +9,23 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from lmgym.config import Range, RunConfig
 from lmgym.console import say
 from lmgym.errors import NAME, InputError, did_you_mean, found_from, shown, shown_path
-from lmgym.runs.flags import HYDRA, USAGE
+from lmgym.runs.flags import HELP, HYDRA, USAGE, flag_types, read_flag, rebuild
 from lmgym.runs.launch import STAGES
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import NAME as LOCK
 from lmgym.runs.signals_to_ranks import PREFIX
+from lmgym.runs.user_code import import_file
 
 APPS = Path(__file__).parents[1] / "apps"
 MOST_PROCESSES = 1024
 LONGEST_NAME = 60  # of a run that is called after its rows
-HELP = {"-h", "--help"}
 
 
 class Form(NamedTuple):
@@ -34,6 +34,15 @@ class Form(NamedTuple):
     stage: str
     experiment: str
     flags: tuple[str, ...] = ()
+    """each with its value; one that the user gives takes its place"""
+
+    def pairs(self) -> list[tuple[str, list[str]]]:
+        """Its flags with their values."""
+        return [(flag, [value]) for flag, value in zip(self.flags[::2], self.flags[1::2], strict=True)]
+
+    def words(self, given: Sequence[str]) -> list[str]:
+        """The user's words behind the form's own flags."""
+        return [*unless_given(self.flags, given), *given]
 
 
 FORMS = {
@@ -41,7 +50,7 @@ FORMS = {
     "sft": Form("sft", "chat"),
     "preference": Form("preference", "dpo"),
     "dpo": Form("preference", "dpo"),
-    "kto": Form("preference", "kto_thumbs"),
+    "kto": Form("preference", "kto_thumbs", ("--loss", "kto")),
     "ppo": Form("ppo", "hh_harmless"),
     "grpo": Form("ppo", "hh_harmless", ("--method", "grpo")),
     "rloo": Form("ppo", "hh_harmless", ("--method", "rloo")),
@@ -52,6 +61,13 @@ OTHER_NAMES = {
     **{method: f"grpo --method {method}" for method in ("dapo", "gspo", "cispo", "dr_grpo", "reinforce_pp", "rft")},
 }
 """names elsewhere of what a word and a flag do"""
+
+
+def unless_given(flags: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Those of some flags, each followed by its value, that the words do not have."""
+    given = {word.partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+    pairs = zip(flags[::2], flags[1::2], strict=True)
+    return [word for flag, value in pairs if flag.replace("-", "_") not in given for word in (flag, value)]
 
 
 def experiments(stage: str) -> dict[str, Path]:
@@ -85,8 +101,24 @@ def describe_experiments(formatter: click.HelpFormatter, word: str) -> None:
     form = FORMS[word]
     with formatter.section(f"Experiments (without one: {form.experiment})"):
         formatter.write_dl([(name, summary(path)) for name, path in experiments(form.stage).items()])
+    config = config_of(word)
+    if heading := getattr(config, "heading", ""):
+        with formatter.section("Defaults"):
+            formatter.write_text(heading)
     with formatter.section("Flags"):
         formatter.write_text(f"`lmgym train {word} {form.experiment} --help` lists those of {form.experiment}.")
+
+
+def config_of(word: str, name: str | None = None) -> Any:
+    """The config of a word's own experiment, or of another one by name or path, with the word's flags.
+
+    Raises InputError without one.
+    """
+    form = FORMS[word]
+    file = find_experiment(name or form.experiment, [form.stage])
+    config = import_file(str(file), "needed: an experiment").CONFIG
+    hints = flag_types(config)
+    return rebuild(config, dict(read_flag(*one, hints) for one in form.pairs()))
 
 
 def find_experiment(name: str, stages: Iterable[str] = STAGES) -> Path:
@@ -125,13 +157,13 @@ def choose_experiment(word: str, words: Sequence[str]) -> tuple[Path, list[str]]
     form, first = FORMS[word], words[0]
     is_data = first not in experiments(form.stage) and not HYDRA.match(first) and _is_data(first)
     if not is_data and not first.startswith("-") and not HYDRA.match(first):
-        return find_experiment(first, [form.stage]), [*form.flags, *words[1:]]
+        return find_experiment(first, [form.stage]), form.words(words[1:])
     say(f"experiment: {form.experiment} (lmgym train {word} --help describes the others)")
     flag = f"--{'prompts' if form.stage == 'ppo' else 'dataset'}"
     given = [flag, first, *words[1:]] if is_data else list(words)
     data = last_value(flag, given)
-    named = ["--name", name_of_rows(data)] if data else []
-    return experiments(form.stage)[form.experiment], [*form.flags, *named, *given]
+    named = unless_given(["--name", name_of_rows(data)], given) if data else []
+    return experiments(form.stage)[form.experiment], form.words([*named, *given])
 
 
 def last_value(flag: str, words: Sequence[str]) -> str:
@@ -174,6 +206,12 @@ def _is_data(word: str) -> bool:
     return bool(slash and owner and name) and "/" not in name and owner not in (".", "~") and not Path(owner).exists()
 
 
+def show_usage_of(word: str, file: Path) -> None:
+    """Lets the help of an experiment be headed by the word of `lmgym train` under which it is asked for."""
+    own = experiments(FORMS[word].stage).get(file.stem) == file
+    os.environ[USAGE] = f"lmgym train {word} {file.stem if own else shlex.quote(str(file))}"
+
+
 def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) -> NoReturn:
     """Prints the command that runs an experiment, and becomes it, or what passes signals on to a launcher's ranks.
 
@@ -192,8 +230,6 @@ def experiment_command(file: Path, flags: Sequence[str], num_gpus: int | None) -
     are GPUs, if there are any, and for a DeepSpeed config that no run can use.
     """
     if asks_for_help(flags):
-        stage = next((stage for stage in STAGES if experiments(stage).get(file.stem) == file), None)
-        os.environ[USAGE] = f"lmgym train {stage} {file.stem}" if stage else f"lmgym launch {file}"
         return [sys.executable, str(file), *flags]
     refuse_wrong_deepspeed(flags)
     return launch_command(file, flags, count_processes(num_gpus))

@@ -14,7 +14,7 @@ from typing import Any, final
 from lmgym.config import SharingConfig
 from lmgym.console import say
 from lmgym.runs import publishing
-from lmgym.runs.conclusion import quote
+from lmgym.runs.commands import quote
 from lmgym.runs.hub import open_hub
 
 PUSHING = ".pushing"

@@ -51,7 +51,10 @@ class OneLineErrors(click.Group):
         """The command that the first word names."""
         word, names = args[0], self.list_commands(context)
         if word in names or word.startswith("-"):
-            return super().resolve_command(context, args)
+            found = super().resolve_command(context, args)
+            if found[1]:
+                _refuse_repeated(found[1], context, found[2])
+            return found
         command = self.elsewhere(word)
         near = misspelt(word, names)
         available = f"{f'did you mean {near}? ' if near else ''}available: {', '.join(names)}"
@@ -67,6 +70,21 @@ class OneLineErrors(click.Group):
         """Parses the flags of a command, and runs it."""
         with _one_line_errors():
             return super().invoke(context)
+
+
+def _refuse_repeated(command: click.Command, parent: click.Context, words: Sequence[str]) -> None:
+    """Raises UsageError for an option that is given twice and keeps one value: click would use the last in silence."""
+    context = command.context_class(command, parent=parent, info_name=command.name, **command.context_settings)
+    try:
+        _, _, order = command.make_parser(context).parse_args(list(words))
+    except click.UsageError:
+        return  # said by the command, which parses them again
+    for option in dict.fromkeys(order):
+        keeps_one = isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count)
+        if keeps_one and order.count(option) > 1:
+            form, about = option.get_help_record(context) or (option.opts[0], "")
+            found = f"{option.opts[0]} is given {order.count(option)} times"
+            raise click.UsageError(f"{found}; needed: it once, {form}: {about}")
 
 
 @contextmanager

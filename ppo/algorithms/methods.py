@@ -5,7 +5,8 @@ docs/methods.md has the sources. Settings that are given override a method's own
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
@@ -86,16 +87,23 @@ class Algorithm:
         )
 
 
+@cache
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function of ppo.algorithms, imported where it is called: with torch, which --help does not need."""
+
+    def call(*arguments: Any, **settings: Any) -> Any:
+        return getattr(import_module(f"ppo.algorithms.{module}"), name)(*arguments, **settings)
+
+    return call
+
+
 def _count(number: int, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}"
 
 
 def preset(name: MethodName) -> Algorithm:
     """A method with its own settings."""
-    # torch, which --help does not need
-    from ppo.algorithms.advantages import best_of_group, dr_grpo, grpo, reinforce_pp, reinforce_pp_baseline, rloo
-    from ppo.algorithms.losses import cispo_loss, likelihood_loss
-
+    estimator, loss = partial(_later, "advantages"), partial(_later, "losses")
     match name:
         case "ppo":
             return Algorithm(
@@ -104,40 +112,49 @@ def preset(name: MethodName) -> Algorithm:
             )  # fmt: skip
         case "rloo":
             return Algorithm(
-                name, rloo, num_generations=4, init_kl_coef=0.05, kl_in="reward", kl_estimator="k1",
+                name, estimator("rloo"), num_generations=4, init_kl_coef=0.05, kl_in="reward", kl_estimator="k1",
                 loss_aggregation="constant",
             )  # fmt: skip
         case "grpo":
-            return Algorithm(name, grpo, init_kl_coef=0.04, scale_rewards="group", loss_aggregation="sequence")
+            return Algorithm(
+                name, estimator("grpo"), init_kl_coef=0.04, scale_rewards="group", loss_aggregation="sequence"
+            )
         case "dr_grpo":
-            return Algorithm(name, dr_grpo, scale_rewards="none", loss_aggregation="constant")
+            return Algorithm(name, estimator("dr_grpo"), scale_rewards="none", loss_aggregation="constant")
         case "reinforce_pp":
             return Algorithm(
-                name, reinforce_pp, compares=False, per_token=True, num_generations=1,
+                name, estimator("reinforce_pp"), compares=False, per_token=True, num_generations=1,
                 init_kl_coef=0.01, kl_in="reward", kl_estimator="k1",
             )  # fmt: skip
         case "reinforce_pp_baseline":
-            return Algorithm(name, reinforce_pp_baseline, init_kl_coef=0.01, kl_estimator="k2")
+            return Algorithm(name, estimator("reinforce_pp_baseline"), init_kl_coef=0.01, kl_estimator="k2")
         case "dapo":
             return Algorithm(
-                name, grpo, num_generations=16, scale_rewards="group", epsilon_high=0.28, overlong_penalty=1.0,
-                max_refills=10,
+                name, estimator("grpo"), num_generations=16, scale_rewards="group", epsilon_high=0.28,
+                overlong_penalty=1.0, max_refills=10,
             )  # fmt: skip
         case "gspo":
             return Algorithm(
-                name, grpo, scale_rewards="group", epsilon_low=3e-4, epsilon_high=4e-4,
+                name, estimator("grpo"), scale_rewards="group", epsilon_low=3e-4, epsilon_high=4e-4,
                 importance_sampling_level="sequence", loss_aggregation="sequence",
             )  # fmt: skip
         case "cispo":
-            return Algorithm(name, grpo, token_loss=cispo_loss, scale_rewards="group", epsilon_low=1.0, epsilon_high=4)
+            return Algorithm(
+                name,
+                estimator("grpo"),
+                token_loss=loss("cispo_loss"),
+                scale_rewards="group",
+                epsilon_low=1.0,
+                epsilon_high=4,
+            )
         case "rft":
-            return Algorithm(name, best_of_group, token_loss=likelihood_loss, num_generations=32, percentile=0.9)
+            return Algorithm(
+                name, estimator("best_of_group"), token_loss=loss("likelihood_loss"), num_generations=32, percentile=0.9
+            )
 
 
 def resolve(name: MethodName, groups: Iterable[Any], cliprange: float | None) -> Algorithm:
     """A method with the settings in these groups of a config that are not None; `cliprange` sets both bounds."""
-    from ppo.algorithms.advantages import best_of_group, grpo
-
     own = preset(name)
     if cliprange is not None:
         own = replace(own, epsilon_low=cliprange, epsilon_high=cliprange)
@@ -145,8 +162,12 @@ def resolve(name: MethodName, groups: Iterable[Any], cliprange: float | None) ->
     values = {name: getattr(group, name) for group in groups for name in names if hasattr(group, name)}
     own = replace(own, **{name: value for name, value in values.items() if value is not None})
     if own.percentile is not None:
-        return replace(own, outcome=partial(best_of_group, percentile=own.percentile))
-    return own if own.scale_rewards is None else replace(own, outcome=partial(grpo, scale=own.scale_rewards))
+        return replace(own, outcome=partial(_later("advantages", "best_of_group"), percentile=own.percentile))
+    return (
+        own
+        if own.scale_rewards is None
+        else replace(own, outcome=partial(_later("advantages", "grpo"), scale=own.scale_rewards))
+    )
 
 
 def readers(setting: str) -> list[MethodName]:

@@ -45,6 +45,21 @@ class PPOConfig:
         """The method with all its settings."""
         return resolve(self.method.method, (self.method, self.rollout, self.reward), self.method.cliprange)
 
+    def as_resolved(self) -> "PPOConfig":
+        """The config with the method's own values in place of None, where the method reads them: for --help."""
+        own = {name: value for name, value in vars(self.algorithm).items() if name not in self.algorithm.unread}
+        config = self
+        for name in ("method", "rollout", "reward"):
+            group = getattr(config, name)
+            values = {key: own[key] for key, value in vars(group).items() if value is None and key in own}
+            config = replace(config, **{name: replace(group, **values)})
+        return config
+
+    @property
+    def heading(self) -> str:
+        """The method in a sentence, above --help."""
+        return str(self.algorithm)
+
     @property
     def is_off_policy(self) -> bool:
         """True if the distribution that samples is not exactly the one that is trained: p_old is computed then."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lmgym.config import Range, UpTo
+from lmgym.config import Means, Range, UpTo
 from lmgym.errors import MOST_GB, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 
 OF_TEXT = {"top_k", "top_p", "repetition_penalty", "stop", "min_length"} | {
@@ -20,17 +20,19 @@ UNREAD = {"actions": OF_TEXT, "tokens": {"action_scores"}}
 class RolloutConfig:
     """Prompts and sampling."""
 
-    prompts: str = "outputs/world/sft.parquet"
+    prompts: Annotated[str, Means("rows")] = "outputs/world/sft.parquet"
     """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id: `prompt`, or a chat whose last reply is left out;
     several are separated by commas"""
-    prompt_weights: str | None = None
+    prompt_weights: Annotated[str | None, Means("weights of the rows")] = None
     """of several data sets: numbers separated by commas, in whose proportion prompts are used: the set that is scarcest
     for its weight is used whole, of the others a random part (split_seed); None: all prompts"""
-    eval_prompts: str | None = None
+    prompt_split: Annotated[str, Means("split")] = "train"
+    """split of a hub id, or the start of the file names in a folder"""
+    eval_prompts: Annotated[str | None, Means("held-out rows")] = None
     """prompts to evaluate on; None: a part of the prompts"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = UpTo(64)
     """without eval_prompts: a share below 1, or a number of prompts; unless it is set, at most a tenth of them"""
-    split_by: str = "prompt"
+    split_by: Annotated[str, Means("unit of the split")] = "prompt"
     """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
     num_rollouts: Annotated[int, Range(1, MOST_TOGETHER)] = 128
     """episodes per iteration, over all ranks"""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from lmgym.config import (
     ColumnConfig,
+    Means,
     ModelConfig,
     OptimizerConfig,
     Range,
@@ -21,15 +22,17 @@ from preferences.config import LossConfig
 class PromptConfig:
     """Source, split and truncation of the prompts."""
 
-    prompts: str = "Anthropic/hh-rlhf"
+    prompts: Annotated[str, Means("rows")] = "Anthropic/hh-rlhf"
     """file, folder or hub id, with prompts in any form; several are separated by commas"""
-    prompt_weights: str | None = None
+    prompt_weights: Annotated[str | None, Means("weights of the rows")] = None
     """of several data sets: numbers separated by commas, in whose proportion prompts are used; None: all prompts"""
-    eval_prompts: str | None = None
+    prompt_split: Annotated[str, Means("split")] = "train"
+    """split of a hub id, or the start of the file names in a folder"""
+    eval_prompts: Annotated[str | None, Means("held-out rows")] = None
     """prompts to evaluate on; None: a part of `prompts`"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the prompts")] = UpTo(128)
     """without eval_prompts: a share below 1, or a number of prompts; unless it is set, at most a tenth of them"""
-    split_by: str = "prompt"
+    split_by: Annotated[str, Means("unit of the split")] = "prompt"
     """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
     max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
     """tokens of a prompt with its reply; longer prompts lose their oldest turns"""

@@ -9,8 +9,9 @@ import click
 
 from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean, shown, shown_path
+from lmgym.runs.flags import HELP
 from lmgym.runs.launch import launch
-from lmgym.runs.launching import HELP, become, files_importing, summary
+from lmgym.runs.launching import become, files_importing, summary
 
 OLD_FLAGS = {
     "__num_iters": "--rounds N",

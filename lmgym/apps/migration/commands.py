@@ -28,7 +28,11 @@ class Translation:
     @property
     def words(self) -> list[str]:
         """The flags with their values, without those to fill in."""
-        return [word for name, value in self.flags.items() for word in (f"--{name}", as_word(value))]
+        return [word for name, value in self._told.items() for word in (f"--{name}", as_word(value))]
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        return {name: value for name, value in self.flags.items() if name not in self.asked}
 
     @property
     def remarks(self) -> list[str]:
@@ -37,7 +41,7 @@ class Translation:
 
     def __str__(self) -> str:
         """The command, a flag a line; what is to be filled in goes first, as a name in capitals."""
-        flags = {flag: placeholder(flag) for flag in self.asked if not flag.endswith(".py")} | self.flags
+        flags = {flag: placeholder(flag) for flag in self.asked if not flag.endswith(".py")} | self._told
         lines = [f"--{name} {shlex.quote(as_word(value))}" for name, value in flags.items()]
         return " \\\n    ".join([f"lmgym train {self.command}", *lines])
 

@@ -127,11 +127,12 @@ def _data(found: Translation, left: dict[str, Any], kind: str) -> None:
     name = first[1] if first else split
     if first and flag == "dataset":
         found.flags["max_rows"] = int(first[2])
+    split_flag = "dataset_split" if flag == "dataset" else "prompt_split"
     if holds_code(name):
-        found.ask("dataset_split" if flag == "dataset" else flag, f"split={display(name)}, which only the script knows")
+        found.ask(split_flag, f"split={display(name)}, which only the script knows")
     elif name not in (None, "train") or (first and flag == "prompts"):
-        if flag == "dataset" and isinstance(name, str) and name.isidentifier():
-            found.flags["dataset_split"] = name
+        if isinstance(name, str) and name.isidentifier() and not (first and flag == "prompts"):
+            found.flags[split_flag] = name
         else:
             found.ask(flag, f"a file of the rows of {data.name} in {display(split)}: here the split train is read")
 

@@ -110,7 +110,7 @@ NAMES = {
         "agent_func_path": "a conversation of several turns is an environment (docs/environments.md)",
         "prompt_data prompt_dataset": "--prompts",
         "prompt_data_probs prompt_probs": "--prompt_weights",
-        "prompt_split data.prompt_split": "--prompts reads the split train; write other rows to a file",
+        "prompt_split data.prompt_split": "--prompt_split",
         "eval_dataset eval.dataset": "--eval_prompts",
         "eval_steps eval.steps": "--eval_updates counts updates",
         "save_steps ckpt.save_steps": "--save_updates counts updates",

@@ -88,7 +88,7 @@ NAMES = {
         "sft_model_path": "--model",
         "dataset_name datasets dataset train_dataset query_dataset data": "--prompts",
         "eval_dataset": "--eval_prompts",
-        "dataset_train_split": "--prompts reads the split train; write other rows to a file",
+        "dataset_train_split": "--prompt_split",
         "dataset_test_split": "prompts are held out (--eval_size), or give --eval_prompts",
         "num_generations": "--num_generations",
         "num_generations_eval": "an evaluation samples one reply to a prompt",

@@ -114,14 +114,14 @@ def test_a_file_needs_an_experiment_where_no_stage_is_named() -> None:
             "preferences/experiments/dpo.py",
             "--name pairs_pairs --dataset pairs.jsonl,owner/pairs",
         ),
-        ("kto pairs.jsonl", "preferences/experiments/kto_thumbs.py", "--name pairs --dataset pairs.jsonl"),
+        ("kto pairs.jsonl", "preferences/experiments/kto_thumbs.py", "--loss kto --name pairs --dataset pairs.jsonl"),
         (
             "ppo pairs.jsonl --scorers a=b",
             "ppo/experiments/hh_harmless.py",
             "--name pairs --prompts pairs.jsonl --scorers a=b",
         ),
         ("grpo pairs.jsonl", "ppo/experiments/hh_harmless.py", "--method grpo --name pairs --prompts pairs.jsonl"),
-        ("grpo maths --method dapo", "ppo/experiments/maths.py", "--method grpo --method dapo"),
+        ("grpo maths --method dapo", "ppo/experiments/maths.py", "--method dapo"),
         ("rloo --lam 1", "ppo/experiments/hh_harmless.py", "--method rloo --lam 1"),
         ("reward hh_pairwise --lam 1", "reward_models/experiments/hh_pairwise.py", "--lam 1"),
         ("rloo mine.py --lam 1", "mine.py", "--method rloo --lam 1"),
@@ -170,10 +170,11 @@ def test_a_run_is_called_after_its_rows(rows: str, name: str, tmp_path: Path, mo
     assert name_of_rows(rows) == name
 
 
-def test_the_last_rows_that_are_given_count_and_a_typed_name_comes_behind() -> None:
-    words = ["--dataset", "a.jsonl", "--dataset=b.jsonl", "--name", "mine"]
-    _, flags = choose_experiment("reward", words)
-    assert flags == ["--name", "b", *words]  # of a flag that is repeated the last counts
+def test_a_typed_flag_takes_the_place_of_a_words_own() -> None:
+    for words in (["--dataset", "a.jsonl", "--name", "mine"], ["--dataset=a.jsonl", "--name=mine"]):
+        assert choose_experiment("reward", words)[1] == words
+    assert choose_experiment("grpo", ["maths", "--seed", "1"])[1] == ["--method", "grpo", "--seed", "1"]
+    assert choose_experiment("grpo", ["maths", "--method=gspo"])[1] == ["--method=gspo"]
 
 
 def test_every_form_has_an_experiment_of_its_stage_and_every_other_name_a_form() -> None:
@@ -407,7 +408,7 @@ def test_the_usage_line_is_the_command_that_was_typed(tmp_path: Path) -> None:
     for words, usage in (
         (["train", "reward", "hh_pairwise"], "lmgym train reward hh_pairwise"),
         (["train", "ppo", "blackjack"], "lmgym train ppo blackjack"),
-        (["train", "reward", str(own)], f"lmgym launch {own}"),
+        (["train", "reward", str(own)], f"lmgym train reward {own}"),
     ):
         command = [sys.executable, "-m", "lmgym", *words, "--help"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)

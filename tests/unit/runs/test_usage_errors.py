@@ -70,3 +70,20 @@ def test_a_group_alone_still_shows_its_help() -> None:
     done = CliRunner().invoke(lmgym.main, [])
     assert "Set up:" in done.output
     assert "error" not in done.output
+
+
+def leaves(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    """Every command that is no group, behind its words."""
+    if not isinstance(command, click.Group):
+        return [(words, command)]
+    return [leaf for name, one in command.commands.items() for leaf in leaves(one, (*words, name))]
+
+
+@pytest.mark.parametrize("words", [words for words, _ in leaves(lmgym.main)], ids=" ".join)
+def test_an_option_that_keeps_one_value_is_not_given_twice(words: tuple[str, ...]) -> None:
+    [command] = [one for own, one in leaves(lmgym.main) if own == words]
+    for option in command.params:
+        if isinstance(option, click.Option) and not (option.multiple or option.is_flag):
+            name = next(one for one in option.opts if one.startswith("--"))
+            message = usage_error("lmgym", *words, name, "1", f"{name}=2")
+            assert f"{option.opts[0]} is given 2 times; needed: it once, " in message
