@@ -14,12 +14,12 @@ from rich.table import Table
 
 from lmgym.console import CONSOLE, say
 from lmgym.errors import one_line, shown_path
-from lmgym.runs.commands import command, quote, relative
 from lmgym.runs.conclusion import next_command, stage_of
 from lmgym.runs.launch import launch
 from lmgym.runs.launchers import PER_HOST
 from lmgym.runs.listing import DEPTH, ListedRun, Listing, list_runs
 from lmgym.runs.record import REDACTED
+from lmgym.shell import command, quote, relative
 
 MOST_PROBLEMS = 10
 MOST_NEXT = 10

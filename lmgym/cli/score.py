@@ -23,6 +23,7 @@ from lmgym.scoring.function_forms import Given, RewardInput
 from lmgym.scoring.function_scorers import FileScorer
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.protocol import NoVerdict, Scorer, read_scores
+from lmgym.shell import command
 from lmgym.statistics import notes, share
 from lmgym.text import Conversation, Reply, as_reply, words_of
 from lmgym.training.length_rule import LengthRule
@@ -76,8 +77,8 @@ def score_file(
         raise InputError(f"--output {shown_path(target)} is the file to score; needed: another one")
     if (Path(source).expanduser() / "config.json").is_file():
         raise InputError(
-            f"{shown_path(source)} is a model's folder; needed: the data behind the scorer: lmgym score "
-            f"{shown_path(source)} {shown_path(path)}"
+            f"{shown_path(source)} is a model's folder; needed: the data behind the scorer: "
+            f"{command('lmgym', 'score', shown_path(source), shown_path(path))}"
         )
     reading: list[str] = []
     records, wanted = DataSet(source, "train"), replace(WANTED, reads=_reads)

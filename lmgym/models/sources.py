@@ -16,6 +16,7 @@ from huggingface_hub import constants
 
 from lmgym.errors import InputError, found_from, shown, shown_path
 from lmgym.runs.tracking import adopt_original_token_names
+from lmgym.shell import command
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SERVED = re.compile("(vllm|openai|anthropic):.")
@@ -44,7 +45,8 @@ def resolve_source(name: str, role: str = "model") -> str:
         files = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         hint = next((f"; a model lies in {p.parent}" for p in sorted(path.glob("*/config.json"))), "")
         if (path / ADAPTER).is_file():
-            hint = f"; it is an adapter without its base: lmgym merge {shown_path(name)} makes a model of it"
+            merge = command("lmgym", "merge", shown_path(name))
+            hint = f"; it is an adapter without its base: {merge} makes a model of it"
         raise InputError(
             f"{role} {shown_path(name)} is not a model folder: found {files}; needed: config.json and weights{hint}"
         )

@@ -12,6 +12,7 @@ from lmgym.report.glossary import definition
 from lmgym.report.panels import Card, Panel, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 from lmgym.report.samples import shown
+from lmgym.shell import quote
 from lmgym.statistics import FEW
 
 CARDS = (
@@ -181,7 +182,7 @@ def settings(run: RunFiles) -> list[Panel]:
     changed = ", with uncommitted changes" if git.get("dirty") else ""
     commit = f"{git.get('commit', 'unknown')}{changed}" if git else "–"
     rows = [
-        ("command", shown(record.get("command", ""))),
+        ("command", shown(_command(record))),
         ("commit", shown(commit)),
         ("machine", _machine(record)),
         ("started", shown(record.get("started", ""))),
@@ -201,6 +202,12 @@ def settings(run: RunFiles) -> list[Panel]:
             wide=True,
         ),
     ]
+
+
+def _command(record: Row) -> str:
+    """The command of a run, from wherever it is typed."""
+    typed, folder = str(record.get("command") or ""), record.get("cwd")
+    return f"cd {quote(str(folder))} && {typed}" if typed and folder else typed
 
 
 def _machine(record: Row) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 from lmgym.aids import aid
 from lmgym.errors import one_line
 from lmgym.report.run_files import is_number
-from lmgym.runs.commands import as_typed, command, relative, row_flags
+from lmgym.runs.commands import as_typed, row_flags
 from lmgym.runs.launch import STAGES
-from lmgym.runs.launching import FORMS
+from lmgym.runs.launching import FORMS, config_of
 from lmgym.runs.listing import ListedRun, evaluations_of, read_run
+from lmgym.shell import command, relative
 
 CHAT_SCORERS, IS_POLICY = "chat_scorers", "is_policy"
 """fields of run.json: a policy's rewards that can score a chat, as --scorers names them; of a scorer, whether the model
@@ -95,7 +96,7 @@ def _optimise(run: ListedRun, scorer: Path, settings: Mapping[str, Any], runs: S
         return ["lmgym", "audit", relative(scorer)]
     named = ("--scorers", f"{one_line(run.text('name'), 60) or 'scorer'}={relative(scorer)}")
     start = ("lmgym", "train", "ppo", FORMS["ppo"].experiment, "--model", relative(policy))
-    return [*start, *named, *row_flags(settings, "reward", "ppo")]
+    return [*start, *named, *row_flags(settings, config_of("reward"), config_of("ppo"))]
 
 
 def stage_of(run: ListedRun) -> str:

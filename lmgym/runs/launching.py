@@ -22,6 +22,7 @@ from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import NAME as LOCK
 from lmgym.runs.signals_to_ranks import PREFIX
 from lmgym.runs.user_code import import_file
+from lmgym.shell import command as command_line
 
 APPS = Path(__file__).parents[1] / "apps"
 MOST_PROCESSES = 1024
@@ -135,7 +136,9 @@ def find_experiment(name: str, stages: Iterable[str] = STAGES) -> Path:
             raise InputError(f"there is no experiment file {shown_path(name)}; {available}{found_from(name)}")
         return path
     if other := next((stage for stage in STAGES if name in experiments(stage)), None):
-        raise InputError(f"{name} is an experiment of another stage; needed: lmgym train {other} {name}")
+        raise InputError(
+            f"{name} is an experiment of another stage; needed: {command_line('lmgym', 'train', other, name)}"
+        )
     of_data = ", and no such file of data" if Path(name).suffix else ""
     raise InputError(f"there is no experiment {shown(name)}{of_data}; {did_you_mean(name, known)}{available}")
 
@@ -209,7 +212,7 @@ def _is_data(word: str) -> bool:
 def show_usage_of(word: str, file: Path) -> None:
     """Lets the help of an experiment be headed by the word of `lmgym train` under which it is asked for."""
     own = experiments(FORMS[word].stage).get(file.stem) == file
-    os.environ[USAGE] = f"lmgym train {word} {file.stem if own else shlex.quote(str(file))}"
+    os.environ[USAGE] = command_line("lmgym", "train", word, file.stem if own else file)
 
 
 def launch_experiment(file: Path, flags: Sequence[str], num_gpus: int | None) -> NoReturn:

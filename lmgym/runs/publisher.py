@@ -14,8 +14,8 @@ from typing import Any, final
 from lmgym.config import SharingConfig
 from lmgym.console import say
 from lmgym.runs import publishing
-from lmgym.runs.commands import quote
 from lmgym.runs.hub import open_hub
+from lmgym.shell import command
 
 PUSHING = ".pushing"
 """folder below a run's with the weights that are being pushed"""
@@ -102,8 +102,8 @@ class Publisher:
 
     def _warn(self, error: Exception, now: bool = True) -> None:
         """Says in a line that a push failed, and how it is made up for."""
-        private = " --private" if self._hub_private else ""
-        later = f"later: lmgym push {quote(str(self._folder))} {self._repository}{private}"
+        private = ["--private"] if self._hub_private else []
+        later = f"later: {command('lmgym', 'push', self._folder, self._repository, *private)}"
         then = later if now else f"the end of the run tries again, or {later}"
         say(f"warning: the push to {self._repository} failed ({publishing.reason(error)}); {then}", error=True)
 

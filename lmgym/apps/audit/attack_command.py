@@ -26,6 +26,7 @@ from lmgym.report.panels import duration
 from lmgym.runs.files import read_json, write_json, write_lines
 from lmgym.scoring.named_scorers import load_scorer, read_names
 from lmgym.scoring.protocol import Scorer
+from lmgym.shell import command
 
 FILE, PAGE, ROWS = "attack.json", "attack.html", "rows.jsonl"
 FEWEST_PROMPTS = 12
@@ -216,7 +217,8 @@ def _write_rows(path: Path, rows: list[dict[str, Any]], found: Attack, judged: b
     if rows:
         ties = sum("preference" in row for row in rows)
         write_lines(path, rows)
-        say(f"{path}: {len(rows) - ties:,} negatives and {ties:,} ties for `lmgym train reward DATA,{path}`")
+        again = command("lmgym", "train", "reward", f"DATA,{path}")
+        say(f"{path}: {len(rows) - ties:,} negatives and {ties:,} ties for `{again}`")
     elif found.confirmed and not judged:
         say("no rows for `lmgym train reward`: nothing says whether edits are worse; needed: --judge or --monitors")
 

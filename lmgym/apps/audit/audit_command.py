@@ -9,7 +9,7 @@ from lmgym.apps.audit.audit_tables import ABOUT_TABLE, audit_table, not_looked_f
 from lmgym.apps.audit.biases import biases
 from lmgym.apps.audit.measuring import SMALLEST, Audit, audit_scorer, style_of
 from lmgym.apps.audit.recorded import EXAMPLES, Sample, generate_replies, read_samples
-from lmgym.config import SEED, ColumnConfig, Range, check_ranges
+from lmgym.config import SEED, ColumnConfig, Means, Range, check_ranges
 from lmgym.console import CleanConsole, say
 from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER, InputError, shown_path
 from lmgym.generation.protocol import Sampling
@@ -25,7 +25,7 @@ WIDTH = 80  # columns of the table
 class AuditConfig:
     """Settings of an audit."""
 
-    prompts: str = ""
+    prompts: Annotated[str, Means("rows")] = ""
     """file, folder or hub id with prompts, or with replies to audit on; none: the 40 held-out questions of
     examples/data"""
     policy: str = ""

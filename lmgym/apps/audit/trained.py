@@ -21,10 +21,13 @@ from lmgym.apps.audit.recorded import EXAMPLES, Sample, read_samples
 from lmgym.config import ColumnConfig
 from lmgym.console import say
 from lmgym.errors import InputError
+from lmgym.runs.commands import row_flags
 from lmgym.runs.files import read_json, write_text
+from lmgym.runs.launching import config_of
 from lmgym.runs.run import FINISHED
 from lmgym.runs.signals_to_ranks import run_launcher
 from lmgym.scoring.named_scorers import load_scorer
+from lmgym.shell import command
 
 Kind = Literal["none", "short", "full"]
 SHARE, LEAST_SECONDS = 0.1, 30.0  # of the run's time that a short audit may take, or so many seconds if that is more
@@ -73,7 +76,9 @@ def audit_trained(folder: Path, kind: Kind) -> None:
     found = summary(audit, config.smallest_effect)
     say(f"audit of the scorer: {audit.prompts:,} prompts in {time.monotonic() - began:.0f} s; {found[0]}")
     say(found[1])
-    say(f"{config.output}/{PAGE}: this with examples; all edits, on a policy: lmgym audit {model} --policy MODEL")
+    rows = row_flags(record["config"] | {"dataset": source}, config_of("reward"), config) if config.prompts else []
+    again = command("lmgym", "audit", model, *rows)
+    say(f"{config.output}/{PAGE}: this with examples; all edits: {again}; of a policy's own replies: --policy MODEL")
     if (card := model / "README.md").is_file():
         text = card.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0].rstrip("\n")
         write_text(card, f"{text}\n\n{in_markdown(audit, found)}\n")

@@ -11,6 +11,7 @@ from lmgym.environments.recorded import FOLDER, Selection, training_rows
 from lmgym.errors import MOST_SCORE, InputError, shown_path
 from lmgym.report.run_files import RunFiles
 from lmgym.runs.files import run_folder, write_lines
+from lmgym.shell import command, relative
 
 
 def write_training_data(name: str, min_return: float, kind: str, agent: str, output: str) -> None:
@@ -39,4 +40,7 @@ def write_training_data(name: str, min_return: float, kind: str, agent: str, out
     write_lines(path, rows)
     for problem in run.problems:
         say(problem, error=True)
-    say(f"{path}: {len(rows):,} rows for `lmgym train sft chat --dataset {path}`; left out: {left_out or 'none'}")
+    model = (run.record.get("config") or {}).get("model")
+    start = ("--model", relative(model)) if model else ()
+    train = command("lmgym", "train", "sft", "chat", "--dataset", path, *start)
+    say(f"{path}: {len(rows):,} rows for `{train}`; left out: {left_out or 'none'}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from lmgym.apps.migration.assignments import UNKNOWN, Assignments
 from lmgym.errors import InputError, listed, one_line, regular, shown, shown_path
+from lmgym.shell import command
 
 KINDS = {name: name.lower() for name in ("Reward", "SFT", "DPO", "KTO", "ORPO", "CPO", "GRPO", "RLOO", "PPO")}
 CONFIGS = {f"{name}Config": kind for name, kind in KINDS.items()}
@@ -155,7 +156,7 @@ def _read_yaml(text: str, name: str, kind: str | None) -> Settings:
         if signs & values.keys():
             raise InputError(
                 f"{name} is a config of {library}, by its {listed(sorted(signs & values.keys()), 3)}; needed: one of "
-                f"TRL's, or: lmgym from {library.lower().replace('-', '')} {name}"
+                f"TRL's, or: {command('lmgym', 'from', library.lower().replace('-', ''), name)}"
             )
     return Settings(kind or guess_kind(values, name), dict(values))
 

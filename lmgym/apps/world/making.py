@@ -11,6 +11,7 @@ from lmgym.data.columns import read_columns, require_columns
 from lmgym.data.json_rows import is_chat
 from lmgym.data.records import read_records
 from lmgym.errors import MOST_STEPS, MOST_TOKENS, InputError, shown, shown_path
+from lmgym.shell import command
 
 RETENTION = Range(-5, 10)
 FEWEST_CHATS = 16
@@ -38,7 +39,7 @@ def make_world_model(world: str, output: str, steps: int, rows: int | None, seed
     SEED.check("seed", seed)
     path = Path(world) / "logs.parquet"
     if not path.is_file():
-        raise InputError(f"{world} has no logs.parquet; make it with `lmgym world --output {world}`")
+        raise InputError(f"{world} has no logs.parquet; make it with `{command('lmgym', 'world', '--output', world)}`")
     columns = read_columns(str(path), dict.fromkeys(("input_text", "output_text"), TEXT), max_rows=rows)
     require_columns(columns, [("input_text",), ("output_text",)])
     texts = zip(*(columns.table[name].to_pylist() for name in ("input_text", "output_text")), strict=True)
@@ -62,7 +63,7 @@ def make_world_policy(
     SEED.check("seed", seed)
     path = Path(world) / "sft.parquet"
     if not path.is_file():
-        raise InputError(f"{world} has no sft.parquet; make it with `lmgym world --output {world}`")
+        raise InputError(f"{world} has no sft.parquet; make it with `{command('lmgym', 'world', '--output', world)}`")
     messages = _messages(path)
     make_untrained_policy(output, messages, layers, width, pieces=pieces, seed=seed)
     say(f"{output}: an untrained model of {layers} layers, width {width}, and a tokenizer of the world's words")

@@ -72,7 +72,7 @@ def test_dashes_and_underscores_are_one_flag() -> None:
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        (["--note", "a", "--model", "x", "--note=b"], "--note is given twice: '--note a' and '--note b'; needed: it once"),
+        (["--note", "a", "--model", "x", "--note=b"], "is given twice: '--note a' and '--note b'; needed: it once: A"),
         (["--learning-rate=1", "--learning_rate", "2"], "'--learning_rate 1' and '--learning_rate 2'; needed: it once"),
         (["--dry_run", "--no_dry_run"], "--dry_run is given twice: '--dry_run' and '--no_dry_run'"),
     ],

@@ -34,6 +34,7 @@ from lmgym.errors import InputError, shown_path
 from lmgym.report.page import REPORT
 from lmgym.runs.files import write_json, write_lines, write_text
 from lmgym.runs.locks import FolderLock
+from lmgym.shell import command
 from lmgym.statistics import notes
 
 PREFERENCES = "preferences.jsonl"
@@ -111,7 +112,8 @@ def _grow(config: TournamentConfig, tournament: Tournament, rounds: Sequence[Sch
         )
     write_lines(path, rows)
     say(f"{len(rows):,} preference rows of {len(branches):,} branches and {len(leaves):,} rounds: {shown_path(path)}")
-    say(f"next: lmgym train preference dpo --dataset {shown_path(path)} --model MODEL")
+    start = ("lmgym", "train", "preference", "dpo", "--dataset", shown_path(path))
+    say(f"next: {command(*start, '--model', config.model or 'MODEL')}")
 
 
 def write_results(folder: Path) -> dict[str, Any]:

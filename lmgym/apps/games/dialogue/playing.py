@@ -10,6 +10,7 @@ from lmgym.apps.games.dialogue.rows import Loss, RowFilter, write_dialogue_rows
 from lmgym.apps.games.dialogue.suites import EpisodeScore, GameScore, episode_score, suite_score
 from lmgym.console import say
 from lmgym.errors import InputError, shown
+from lmgym.shell import command
 
 ALL = "all"
 
@@ -26,7 +27,8 @@ def play_games(name: str, player: str, number: int, seed: int, split: str, outpu
     for game in games:
         score = _play(game, player, number, seed, split, Path(output))
         say(f"{game.name}: {score.episodes} episodes, {score.played:g}% played, quality {score.quality:g}")
-    say(f"{output}: records; `lmgym dialogue rows {output} --output rows.jsonl` makes rows of them")
+    rows = command("lmgym", "dialogue", "rows", output, "--output", "rows.jsonl")
+    say(f"{output}: records; `{rows}` makes rows of them")
 
 
 def _play(game: DialogueGame, player: str, number: int, seed: int, split: str, output: Path) -> GameScore:
