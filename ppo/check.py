@@ -220,7 +220,7 @@ def check_engine(config: PPOConfig) -> None:
             config.capabilities.capabilities
         ),
         "--top_k, --top_p or --repetition_penalty, after which vLLM gives its log-probabilities": not neutral,
-        f"--bits {policy.bits}, whose weights vLLM does not have": policy.bits != 0,
+        f"--load_in_{policy.bits}bit, whose weights vLLM does not have": policy.bits != 0,
         "--precision fp16; use bf16": policy.precision == "fp16",
         "--modules_to_save, which vLLM's adapters do not have": bool(policy.lora_rank and policy.modules_to_save),
         "a policy that is an adapter; save the merged model first": base_of_adapter(policy.model) is not None,

@@ -114,7 +114,9 @@ def read_prompts(
         read += sum(map(len, others.values()))
     of_all = *sets.values(), *others.values()
     try:
-        sides = split_rows(rows, held_out, settings.split_by, of_all, settings.eval_size, seed, "prompts")
+        sides = split_rows(
+            rows, held_out, settings.split_by, of_all, settings.eval_size, seed, "prompts", "eval_prompts"
+        )
     except InputError as error:
         raise InputError(f"{error}{_reasons(rejections)}") from None
     train, held_out = sides.train, sides.held_out

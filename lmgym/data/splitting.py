@@ -56,8 +56,9 @@ def split_rows(
     eval_size: float,
     seed: int,
     noun: str,
+    flag: str,
 ) -> Sides[P]:
-    """Rows of `sets` on two sides; `given` are those of an evaluation set, if there is one.
+    """Rows of `sets` on two sides; `given` are those of an evaluation set, if there is one, which `flag` would name.
 
     Raises InputError where a side would be empty, and for a column that no row has.
     """
@@ -70,9 +71,9 @@ def split_rows(
     rejections: list[Rejection] = []
     if given is None:
         size, notes = fitting_eval_size(eval_size, len(rows), noun)
-        train, held_out = split_by_unit(rows, size, seed, noun, own, split_by)
+        train, held_out = split_by_unit(rows, size, seed, noun, own, split_by, flag)
         if 0 < len(held_out) < FEW:
-            advice = f"set --eval_size {FEW}" if len(rows) > 2 * FEW else "give --eval_dataset or more rows"
+            advice = f"set --eval_size {FEW}" if len(rows) > 2 * FEW else f"give --{flag} or more rows"
             notes += [f"warning: {len(held_out)} held-out {noun} are too few for an interval to rely on; {advice}"]
     else:
         (train, rejections), held_out = without_units(rows, own, others, split_by), list(given)
@@ -184,11 +185,12 @@ def split_by_unit(
     noun: str = "pairs",
     keys: Sequence[str] | None = None,
     split_by: str = PROMPT,
+    flag: str = "eval_dataset",
 ) -> tuple[list[P], list[P]]:
     """(train, eval) with no unit on both sides; `eval_size` is a share below 1 or a number of rows.
 
-    `keys` are the units', by default the prompts'. Units are sampled by a seeded hash, so a row's side does not depend
-    on the order of rows. Raises InputError if either side would be empty.
+    `keys` are the units', by default the prompts'; `flag` would name other rows to evaluate on. Units are sampled by a
+    seeded hash, so a row's side does not depend on the order of rows. Raises InputError if either side would be empty.
     """
     if not 0 <= eval_size < math.inf:
         raise InputError(f"--eval_size {eval_size:g}; needed: a share below 1, or a number of {noun}, of {len(rows)}")
@@ -208,7 +210,7 @@ def split_by_unit(
         name = one_line(split_by, 60)
         raise InputError(
             f"the {len(rows)} {noun} have {len(ends)} {name}(s): no split by {name} leaves both sides any; "
-            f"add rows of other {name}s, or evaluate on others by --eval_dataset"
+            f"add rows of other {name}s, or evaluate on others by --{flag}"
         )
     held_out = np.zeros(len(rows), dtype=bool)
     held_out[order[unit < units]] = True

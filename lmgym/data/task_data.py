@@ -163,7 +163,7 @@ class _Prepared:
             self.read += sum(map(len, others.values()))
             rejections = [*rejections, *faults]
         of_all = *sets.values(), *others.values()
-        sides = split_rows(rows, given, settings.split_by, of_all, settings.eval_size, seed, how.noun)
+        sides = split_rows(rows, given, settings.split_by, of_all, settings.eval_size, seed, how.noun, "eval_dataset")
         rows, held_out, self.units = sides.train, sides.held_out, sides.units
         rejections = [*rejections, *sides.rejections]
         chosen = [rows[i] for i in sample_rows(len(rows), settings.train_size, seed)]

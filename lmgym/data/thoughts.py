@@ -29,14 +29,6 @@ class Opening:
     added: str
     """what the prompt has and the text of a whole chat has not, as "<think>\\n"; empty where the template writes it"""
 
-    @property
-    def missing(self) -> str:
-        """Why a reply without a thought is refused."""
-        return (
-            f"a reply without a thought, where the chat template's generation prompt ends in {self.mark}; needed: "
-            "reasoning_content of the reply, or --thoughts empty, which trains it behind an empty thought"
-        )
-
     def split(self, reply: Reply) -> tuple[str | None, Reply]:
         """(the thought, the reply without it); None where there is no thought."""
         turn = as_turn(reply)
@@ -59,6 +51,14 @@ class Opening:
     def written(self, thought: str) -> str:
         """A thought and its end, behind the generation prompt."""
         return f"{thought.strip(chr(10))}\n{self.closing}\n\n"
+
+
+def missing_thought(opening: Opening) -> str:
+    """Why training refuses a reply without a thought."""
+    return (
+        f"a reply without a thought, where the chat template's generation prompt ends in {opening.mark}; needed: "
+        "reasoning_content of the reply, or --thoughts empty, of each lmgym train that learns replies"
+    )
 
 
 @cache

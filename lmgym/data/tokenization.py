@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmgym.data.thoughts import Opening, opening
+from lmgym.data.thoughts import Opening, missing_thought, opening
 from lmgym.errors import InputError, shown
 from lmgym.text import Conversation, Reply, Turn, has_special_ends, reasoning_of, render_each, tokenize_texts
 
@@ -104,7 +104,7 @@ def _texts_of(tokenizer, replies: Endings, texts, may_lose_text: bool, opened: O
     if opened and given:
         thoughts, answers = zip(*map(opened.split, given), strict=True)
         if None in thoughts and not may_lose_text:
-            return opened.missing
+            return missing_thought(opened)
         if opened.added and not isinstance(prompt, InputError):
             found = [
                 text if isinstance(text, InputError) else _behind_opening(opened, prompt, text, thought or "")

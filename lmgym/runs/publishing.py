@@ -25,6 +25,7 @@ from lmgym.runs.files import read_json, write_json
 from lmgym.runs.hub import call, describe
 from lmgym.runs.locks import is_free
 from lmgym.runs.record import timestamp
+from lmgym.shell import command
 
 MAIN, LAST = "main", "last"
 """branches of the hub; `last/` is a run's folder too"""
@@ -113,9 +114,10 @@ def _cleaned_settings(path: Path, folder: Path, base: str | None) -> bytes:
     if path.name == ADAPTER:
         named = str(base or settings.get("base_model_name_or_path"))
         if os.path.exists(os.path.expanduser(named)) or os.path.isabs(named):
+            merge = command("lmgym", "merge", folder)
             raise InputError(
                 f"the adapter {shown_path(folder)} is of {shown_path(named)}, a folder that others do not have; "
-                "needed: --base OWNER/NAME, that model on the hub, or merged weights (train with --merge_adapter)"
+                f"needed: --base OWNER/NAME, that model on the hub, or merged weights: {merge}"
             )
         cleaned["base_model_name_or_path"] = named
     if cleaned == settings:

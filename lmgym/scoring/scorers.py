@@ -182,8 +182,8 @@ class HFScorer:
         if is_combination(scorer.reduce) and len(scorer.means) != config.num_labels:
             raise InputError(
                 f"#{scorer.reduce} of the scorer {shown_path(path)}, whose scorer.json has means of "
-                f"{len(scorer.means)} heads and not of {config.num_labels}; needed: a scorer that was trained with "
-                "--heads, or an ensemble (lmgym ensemble)"
+                f"{len(scorer.means)} heads and not of {config.num_labels}; needed: a scorer by "
+                "lmgym train reward --heads N, or an ensemble (lmgym ensemble)"
             )
         return scorer
 

@@ -105,7 +105,7 @@ def test_heads_are_read_less_their_means_and_combined_as_the_path_says(headed: P
 
 
 def test_what_has_no_heads_is_not_combined(headed: Path, scorer_folders) -> None:
-    with pytest.raises(InputError, match=r"#min of the scorer .* needed: a scorer that was trained with --heads"):
+    with pytest.raises(InputError, match=r"#min of the scorer .* needed: a scorer by lmgym train reward --heads"):
         load_scorer(f"{scorer_folders['llama']}#min")
     with pytest.raises(InputError, match="'median' behind the scorer"):
         load_scorer(f"{headed}#median")
