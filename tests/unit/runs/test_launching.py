@@ -1,6 +1,5 @@
 """`lmgym train` and `lmgym launch`: experiments by name or path, and the launcher; `lmgym --help`; completion."""
 
-import os
 import re
 import subprocess
 import sys
@@ -350,36 +349,6 @@ def test_nothing_heavy_is_imported_for_an_answer_about_the_command_itself(words:
 def test_the_version_has_one_source() -> None:
     assert shown("--version") == f"lmgym {__version__}\n"
     assert 'attr = "lmgym.__version__"' in (ROOT / "pyproject.toml").read_text()
-
-
-# --- completion
-
-
-def completed(*words: str) -> list[str]:
-    """Completions of the last word in bash."""
-    environment = {
-        **os.environ, "_LMGYM_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1),
-    }  # fmt: skip
-    code = "from lmgym.cli.main import main; main(prog_name='lmgym')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=True
-    )
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
-
-
-def test_tab_completes_commands_stages_and_experiments() -> None:
-    assert completed("lmgym", "do") == ["doctor"]
-    assert completed("lmgym", "train", "s") == ["sft"]
-    assert completed("lmgym", "train", "reward", "hh") == ["hh_pairwise"]
-
-
-def test_the_script_for_bash_registers_the_completion() -> None:
-    script = f'eval "$({sys.executable} -m lmgym.cli.main completion bash)"; complete -p lmgym'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert done.stdout.endswith(" lmgym\n")
-    for shell in ("zsh", "fish"):
-        assert "_LMGYM_COMPLETE" in shown("completion", shell)
 
 
 def test_the_commands_of_a_group_without_sections_are_listed_too() -> None:
