@@ -34,7 +34,8 @@ def own_flags(code: ast.AST) -> set[str]:
     """Settings that code is given or reads, by their name."""
     names = {one.arg for one in ast.walk(code) if isinstance(one, ast.arg)}
     names |= {one.attr for one in ast.walk(code) if isinstance(one, ast.Attribute)}
-    return names | {one.value for one in ast.walk(code) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    calls = [one for one in ast.walk(code) if isinstance(one, ast.Call) and ast.unparse(one.func) == "getattr"]
+    return names | {ast.literal_eval(one.args[1]) for one in calls if isinstance(one.args[1], ast.Constant)}
 
 
 def strange(stage: str, node: Node) -> list[str]:

@@ -1,5 +1,6 @@
 """`lmgym train` and `lmgym launch`: experiments by name or path, and the launcher; `lmgym --help`; completion."""
 
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from lmgym.runs.launching import (
     OTHER_NAMES,
     STAGES,
     choose_experiment,
+    config_of,
     count_processes,
     experiments,
     find_experiment,
@@ -406,3 +408,24 @@ def test_what_to_type_for_other_names_is_commands_that_exist() -> None:
         for name in re.findall(r"lmgym ([a-z]+)", words):
             assert name in main.commands
     assert not INSTEAD.keys() & main.commands.keys()
+
+
+@pytest.mark.parametrize("word", FORMS)
+def test_the_help_of_every_word_is_headed_by_it_and_has_its_defaults(word: str) -> None:
+    form, environment = FORMS[word], os.environ | {"COLUMNS": "80"}
+    command = [sys.executable, "-m", "lmgym", "train", word, form.experiment, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=environment)
+    heading = getattr(config_of(word), "heading", "")
+    assert done.stdout.startswith(f"usage: lmgym train {word} {form.experiment} ")
+    text = " ".join(done.stdout.replace("\u2502", " ").split())
+    assert heading in text
+    assert heading[:40] in " ".join(shown("train", word).split())
+    for flag, [value] in form.pairs():
+        assert f"(default: {value})" in text.partition(f" {flag} ")[2].partition(" --")[0], flag
+
+
+def test_the_help_of_a_method_has_its_own_values_in_place_of_none() -> None:
+    resolved = config_of("grpo").as_resolved()
+    assert (resolved.rollout.num_generations, resolved.method.init_kl_coef, resolved.method.kl_in) == (8, 0.04, "loss")
+    assert config_of("rloo").as_resolved().rollout.num_generations == 4
+    assert resolved.method.percentile is None, "which the method does not read"
