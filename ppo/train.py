@@ -225,7 +225,7 @@ def _report(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, metri
         show_notes(critic_notes(run.folder, state.iteration, plan.iterations), run)
         if update - plan.updates_per_iteration == c.status.first:
             show_notes(_time_left(plan, c, state, metrics))
-    c.status.update(update, figures=status_figures(metrics, state.alarm.label()))
+    c.status.update(update, figures=status_figures(metrics, state.alarm.label(), update))
     if "eval/rollout/reply_tokens" in metrics:  # it was evaluated
         run.write_report()
 

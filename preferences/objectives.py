@@ -149,7 +149,7 @@ class Thumbs:
         """Number of replies on their side of the baseline, and the sum of baselines, which estimate the KL."""
         above = self._ratios(logprobs, batch) > batch["baseline"]
         return {
-            "accuracy": (above == batch["liked"]).sum() * (batch["count"] > 0),
+            "label_accuracy": (above == batch["liked"]).sum() * (batch["count"] > 0),
             "kl": batch["baseline"] * batch["items"],
         }
 

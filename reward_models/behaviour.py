@@ -205,7 +205,7 @@ class LabelProbe:
 
 SHOWN: Mapping[str, Mapping[str, str]] = {
     "class": {
-        "accuracy": "accuracy",
+        "label_accuracy": "accuracy of labels",
         "majority_accuracy": "accuracy of the majority class",
         "auc": "AUC",
         "auc_within_users": "AUC within users",
@@ -215,7 +215,7 @@ SHOWN: Mapping[str, Mapping[str, str]] = {
         "spearman_within_users": "Spearman within users",
         "variance": "loss of the mean as prediction",
     },
-    "bits": {"accuracy": "accuracy, mean over the labels", "auc": "AUC, mean over the labels"},
+    "bits": {"label_accuracy": "accuracy of labels, mean over them", "auc": "AUC, mean over the labels"},
 }
 
 

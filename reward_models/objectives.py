@@ -91,7 +91,7 @@ def missing(labels: torch.Tensor) -> torch.Tensor:
 
 
 def _class_tallies(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"accuracy": (logits.argmax(-1) == labels).sum()}
+    return {"label_accuracy": (logits.argmax(-1) == labels).sum()}
 
 
 def _number_tallies(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -101,7 +101,7 @@ def _number_tallies(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, tor
 def _bit_tallies(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
     present = ~labels.isnan()
     right = ((logits > 0) == (labels > 0.5)) & present
-    return {"accuracy": (right.sum(-1) / present.sum(-1).clamp(min=1)).sum()}
+    return {"label_accuracy": (right.sum(-1) / present.sum(-1).clamp(min=1)).sum()}
 
 
 CROSS_ENTROPY = Criterion("cross entropy", "class", "softmax[1]", cross_entropy, _class_tallies)
@@ -175,7 +175,7 @@ class Ranked:
         grid = self._grid(scores, batch).masked_fill(~batch["exists"], -torch.inf)
         best = batch["ranks"].masked_fill(~batch["exists"], torch.iinfo(torch.int64).max).amin(1)
         found = batch["ranks"].gather(1, grid.argmax(1)[:, None])[:, 0]
-        return {"accuracy": ((found == best) & batch["counts"]).sum()}
+        return {"top_1_acc": ((found == best) & batch["counts"]).sum()}
 
     def _grid(self, scores: torch.Tensor, batch: Batch) -> torch.Tensor:
         """[groups, most replies] scores, 0 where there is no reply."""

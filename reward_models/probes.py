@@ -106,7 +106,7 @@ class PairProbe:
         rule: LengthRule,
     ) -> None:
         self.examples, self.rule = examples, rule
-        self.shown: Mapping[str, str] = {"accuracy": "accuracy", **rule.shown, **self.others, **self.of_heads}
+        self.shown: Mapping[str, str] = {"accuracy": "accuracy of pairs", **rule.shown, **self.others, **self.of_heads}
         self.forwards = Forwards([example.replies for example in examples], model, pad_id, batch_tokens)
         self.report = Report({}, {})
         self.scores = np.zeros((len(examples), 2))
@@ -145,7 +145,7 @@ class RankingProbe:
 
     loss = "loss"
     shown: Mapping[str, str] = {
-        "accuracy": "best reply found",
+        "top_1_acc": "best reply found",
         "loss": "Plackett-Luce loss (nats per group)",
         "kendall_tau": "Kendall tau with people's ranking",
         "top_2_acc": "top two as people's",
@@ -166,7 +166,7 @@ class RankingProbe:
         # sorted by group and, within it, the highest score first; among equal scores the worst reply: a tie is no find
         order = np.lexsort((-self.ranks, -self.scores, self.group))
         best = np.minimum.reduceat(self.ranks, self.forwards.firsts)
-        metrics.add("accuracy", float((self.ranks[order][self.forwards.firsts] == best).mean()))
+        metrics.add("top_1_acc", float((self.ranks[order][self.forwards.firsts] == best).mean()))
         metrics.add("loss", self._loss())
         self.report = report_of(metrics)
         return self.report.metrics

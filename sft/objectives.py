@@ -60,7 +60,7 @@ class NextToken:
 
     def tallies(self, outputs: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Number of right tokens."""
-        return {"accuracy": outputs[1].sum() * (batch["count"] > 0)}
+        return {"token_accuracy": outputs[1].sum() * (batch["count"] > 0)}
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,4 @@ class SoftTargets:
 
     def tallies(self, outputs: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         """Number of right tokens."""
-        return {"accuracy": (outputs.argmax(-1) == batch["targets"]).sum() * (batch["count"] > 0)}
+        return {"token_accuracy": (outputs.argmax(-1) == batch["targets"]).sum() * (batch["count"] > 0)}

@@ -1,6 +1,7 @@
 """The evaluation on held-out conversations during training, on all ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ import torch
 
 from lmgym.data.batching import batches_of_rank, length_batches
 from lmgym.distributed.ranks import rank, sum_over_ranks, world_size
+from lmgym.statistics import Ratio
+from lmgym.text import Conversation
 from lmgym.training.probes import Report
 from sft.objectives import NextToken, SoftTargets
 from sft.tokenization import Example
@@ -21,7 +24,7 @@ class HeldOutProbe:
     loss = "loss"
     shown: Mapping[str, str] = {
         "perplexity": "perplexity of an output token",
-        "token_accuracy": "likeliest token right",
+        "token_accuracy": "accuracy of tokens",
         "loss": "loss an output token",
     }
 
@@ -29,11 +32,13 @@ class HeldOutProbe:
         self.examples, self.objective = examples, objective
         self.batches = length_batches([len(example.ids) for example in examples], batch_tokens)
         self.tokens = np.array([len(example.targets) for example in examples])
+        numbers: dict[Conversation, int] = {}
+        self.prompts = np.array([numbers.setdefault(example.prompt, len(numbers)) for example in examples])
         self.sums = np.zeros((len(examples), 3))
         self.report = Report({}, {})
 
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
-        """Perplexity, accuracy and loss, of all output tokens."""
+        """Perplexity, loss and accuracy, of all output tokens; the interval is over prompts."""
         # columns: nats and right tokens of a row; the loss of a batch, in its first row
         sums = torch.zeros(len(self.examples), 3, dtype=torch.float64, device=device)
         for rows, counts in batches_of_rank(self.batches, world_size(), rank()):
@@ -44,9 +49,14 @@ class HeldOutProbe:
                 if counts:
                     self._add(sums, rows, outputs, batch)
         self.sums = sum_over_ranks(sums).cpu().numpy()
-        nats, right, loss = (self.sums.sum(0) / self.tokens.sum()).tolist()
-        metrics = {"perplexity": float(np.exp(min(nats, MOST_NATS))), "token_accuracy": right, "loss": loss}
-        self.report = Report(metrics, {})
+        nats, _, loss = (self.sums.sum(0) / self.tokens.sum()).tolist()
+        # the tokens of a reply are no independent draws, nor are the replies to one prompt
+        hits, tokens = (
+            np.bincount(self.prompts, values).astype(np.float64) for values in (self.sums[:, 1], self.tokens)
+        )
+        accuracy = Report.of("token_accuracy", Ratio(hits, tokens, (0, 1)).estimate, "prompt")
+        metrics = {"perplexity": float(np.exp(min(nats, MOST_NATS))), "loss": loss, **accuracy.metrics}
+        self.report = replace(accuracy, metrics=metrics)
         return metrics
 
     def _add(self, sums: torch.Tensor, rows: list[int], outputs: torch.Tensor, batch: dict[str, Any]) -> None:
@@ -60,4 +70,4 @@ class HeldOutProbe:
     def lines(self) -> Iterator[dict[str, Any]]:
         """Lines of held_out.jsonl: origin, number of output tokens, nats per token and share of right ones."""
         for example, tokens, (nats, right, _) in zip(self.examples, self.tokens.tolist(), self.sums, strict=True):
-            yield {"row": example.origin, "tokens": tokens, "loss": nats / tokens, "accuracy": right / tokens}
+            yield {"row": example.origin, "tokens": tokens, "loss": nats / tokens, "token_accuracy": right / tokens}

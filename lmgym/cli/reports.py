@@ -24,6 +24,7 @@ def report(run: str) -> None:
     """
     from lmgym.apps.debate.tournament.files import has_transcripts
     from lmgym.report.page import REPORT, report_page
+    from lmgym.runs.listing import was_killed
 
     def write() -> None:
         folder = Path(run)
@@ -33,7 +34,7 @@ def report(run: str) -> None:
             write_results(folder)
         else:
             folder = run_folder(run)
-            write_text(folder / REPORT, report_page(folder))
+            write_text(folder / REPORT, report_page(folder, killed=was_killed(folder)))
         say(f"written: {folder / REPORT}")
 
     launch(write)
@@ -57,13 +58,13 @@ def compare(runs: tuple[str, ...], output: str, ignored: str) -> None:
     are tested over seeds. Two runs are tested on the same held-out rows. The first RUN or its method is the baseline.
     """
     from lmgym.report.comparison import Comparison
-    from lmgym.runs.listing import read_run
+    from lmgym.runs.listing import was_killed
 
     def run() -> None:
         folders = list({folder.resolve(): folder for folder in map(run_folder, runs)}.values())
         if len(folders) < 2:
             raise InputError(f"{len(folders)} run; needed: the folders of two runs or more")
-        killed = {folder for folder in folders if read_run(folder).outcome == "killed"}
+        killed = {folder for folder in folders if was_killed(folder)}
         found = Comparison.of(folders, [name for word in ignored.split(",") if (name := word.strip())], killed)
         for panel in found.tables():
             show_table(panel.title, panel.table)
@@ -100,12 +101,13 @@ def show_table(title: str, table: "Table | None") -> None:
 def watch(run: str, port: int) -> None:
     """Serve RUN's report on this machine; the page follows the run. Stop with Ctrl-C."""
     from lmgym.report.live import ReportServer
+    from lmgym.runs.listing import was_killed
 
     def serve() -> None:
         Range(0, 65_535, hint="0: any that is free").check("port", port)
         folder = run_folder(run)
         try:
-            server = ReportServer(folder, port)
+            server = ReportServer(folder, port, lambda: was_killed(folder))
         except OSError as error:
             raise InputError(
                 f"port {port} on 127.0.0.1: {error.strerror}; needed: a free port, such as --port 0"

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from lmgym.console import CONSOLE, say
 from lmgym.errors import one_line, shown_path
+from lmgym.report.key_figures import NONE_YET, after_update
 from lmgym.runs.conclusion import next_command, stage_of
 from lmgym.runs.launch import launch
 from lmgym.runs.launchers import PER_HOST
@@ -33,7 +34,8 @@ MOST_COMMAND = 20_000
 def runs(folder: str, as_json: bool) -> None:
     """List the runs in a folder, the newest first: outcome, result, cost, and the command to type next for each.
 
-    The result is the main metric on held-out rows before and after training, with its 95% interval where there is one.
+    The result is the main metric on held-out rows before and after training, with its 95% interval where there is one
+    and the update after which it was measured; `none yet` for a run that has no evaluation of its trained model.
     FOLDER is `outputs` unless it is named; runs are found up to four folders below it.
     """
     launch(lambda: show_runs(folder, as_json))
@@ -90,8 +92,9 @@ def _result(run: ListedRun) -> str:
     if run.metric is None:
         return ""
     before, after = ("" if value is None else f"{value:.3g}" for value in (run.before, run.after))
-    interval = "" if run.interval is None else "\n({:.3g} to {:.3g})".format(*run.interval)
-    return f"{run.metric.label} {before}{' -> ' if before and after else ''}{after}{interval}"
+    interval = "" if run.interval is None else " ({:.3g} to {:.3g})".format(*run.interval)
+    when = "" if run.measured_after is None else f" {after_update(run.measured_after)}"
+    return f"{run.metric.label} {before}{' -> ' if before else ''}{after or NONE_YET}{interval}{when}"
 
 
 def _cost(run: ListedRun) -> str:
@@ -228,6 +231,7 @@ def _fields(run: ListedRun, runs: Sequence[ListedRun]) -> dict[str, Any]:
         "before": run.before,
         "after": run.after,
         "interval": run.interval,
+        "update": run.measured_after,
         **cost,
         "checkpoint": run.checkpoint,
         "resume_command": (run.unfinished and resume_command(run)[0]) or None,

@@ -9,21 +9,19 @@ from typing import Any
 from lmgym.errors import InputError, did_you_mean
 from lmgym.report.charts import Points, lines
 from lmgym.report.costs import MEMORY, cost_of, seconds_of
+from lmgym.report.curve_table import CAPABILITY, CURVES, Curve
 from lmgym.report.curves import (
-    CAPABILITY,
-    CURVES,
-    KL,
-    Curve,
     about_lines,
     over_optimisation_chart,
     over_optimisation_series,
     points_of,
+    unit_of,
     within,
 )
-from lmgym.report.facts import CARDS, few_prompts, outcome
-from lmgym.report.glossary import definition
-from lmgym.report.key_figures import main_metric
-from lmgym.report.methods import Method, SeedsTest, facts_of, figure_of, methods_of, seeds_of, seeds_tests, twins
+from lmgym.report.facts import CARDS, few_prompts, figures_of, measured_after, no_result, outcome
+from lmgym.report.key_figures import NONE_YET, after_update, main_metric
+from lmgym.report.known_metrics import definition, title_of
+from lmgym.report.methods import Method, SeedsTest, facts_of, methods_of, seeds_of, seeds_tests, twins
 from lmgym.report.page import render
 from lmgym.report.panels import Panel, Section, Table, duration, figure
 from lmgym.report.run_files import RunFiles, is_number
@@ -129,6 +127,8 @@ class Comparison:
             return self._results_over_seeds()
         rows = self._figures(lambda method, names: _result(self.runs[method.name], names))
         runs = self.runs.values()
+        updates = [measured_after(run) for run in runs]
+        rows.append(("measured", *("–" if update is None else after_update(update) for update in updates)))
         if any(few := [few_prompts(run) for run in runs]):
             rows.append(("held-out prompts", *(f"only {n}" if n else "" for n in few)))
         rows.append(("seeds", *(method.seeds for method in self.methods)))
@@ -145,10 +145,10 @@ class Comparison:
         """A row per figure that any method has."""
         capabilities = dict.fromkeys(name for run in self.runs.values() for name in within(run, CAPABILITY))
         rows = []
-        for label, names in (*CARDS, *((shown(name), CAPABILITY + name) for name in capabilities)):
-            cells = [cell(method, names) for method in self.methods]
+        for name in (*CARDS, *(CAPABILITY + name for name in capabilities)):
+            cells = [cell(method, name) for method in self.methods]
             if any(cells):
-                rows.append((label, *(cell or "–" for cell in cells)))
+                rows.append((shown(title_of(name)), *(cell or "–" for cell in cells)))
         return rows
 
     def _results_over_seeds(self) -> Table:
@@ -162,7 +162,7 @@ class Comparison:
         rows = []
         for method in self.methods if self.over_seeds else ():
             for name, run in method.runs.items():
-                metric = main_metric(run.metric_names)
+                metric = main_metric(run.metric_names, run.stage)
                 result = f"{metric.label} {_result(run, metric.name)}" if metric else "–"
                 few = f", only {n} held-out prompts" if (n := few_prompts(run)) else ""
                 rows.append((name, method.name, f"{result}{few}", cost_of(run) or "–", outcome(run.record)[1]))
@@ -201,7 +201,7 @@ class Comparison:
 
     def tables(self) -> list[Panel]:
         """Every table with a sentence on what it says, for a terminal and the page; empty ones are left out."""
-        terms = {label: meaning for label, names in CARDS if (meaning := _meaning(names))}
+        terms = {title_of(name): definition(name) for name in CARDS}
         over = self.over_seeds
         title = "Results: means over seeds" if over else "Results"
         panels = [
@@ -216,6 +216,7 @@ class Comparison:
     def notes(self) -> list[str]:
         """Sentences on what the figures cannot say."""
         found = twins(self.methods, self.ignored)
+        found += [f"{name} has no result yet: {why}." for name, run in self.runs.items() if (why := no_result(run))]
         for method in self.methods:
             rows = {frozenset(held_out_values(run)[1]) for run in method.counted.values()}
             if len(rows) > 1:
@@ -271,11 +272,13 @@ class Comparison:
         found = {name: own for name, own in found.items() if own}
         if not any(len(points) > 1 for own in found.values() for points in own):
             return []
+        first = next(run for run in self.runs.values() if points_of(run, metric))
+        unit = unit_of(curve, first)
         if not self.over_seeds:
             series = {name: own[0] for name, own in found.items()}
-            return [Panel(curve.id, title, about_lines(curve, series), lines(series, y=curve.y, points=series))]
+            return [Panel(curve.id, title, about_lines(curve, series, first), lines(series, y=unit, points=series))]
         means = {method.name: method.mean_points(metric) for method in self.methods if method.name in found}
-        chart = lines(means, y=curve.y, points=means, single=found)
+        chart = lines(means, y=unit, points=means, single=found)
         return [Panel(curve.id, title, f"{curve.about} {THIN}".strip(), chart)]
 
 
@@ -285,19 +288,15 @@ def _parts(folder: Path) -> tuple[str, ...]:
     return (*above[:-1], f"{above[-1]}/{last}") if last.isdecimal() and len(above) > 1 else (*above, last)
 
 
-def _meaning(names: str) -> str:
-    return definition(names.partition("|")[0])
-
-
 def _result(run: RunFiles, names: str) -> str:
     """The figure of a run before and after, with its interval over held-out rows; empty without one."""
-    if (found := figure_of(run, names)) is None:
-        return "not measured after the updates" if names == KL and points_of(run, names) else ""
-    before, last = found
-    if names == KL:
-        return f"{figure(last[1])} after update {last[0]:,.0f}"
-    interval = f" ({figure(last[2])} to {figure(last[3])})" if len(last) == 4 else ""
-    return f"{'' if before is None else f'{figure(before)} → '}{figure(last[1])}{interval}"
+    before, after = figures_of(run, names)
+    usual = measured_after(run)
+    start = f"{figure(before[1])} → " if before else ""
+    if after is None:
+        return f"{start}{NONE_YET}" if before else ""
+    interval = f" ({figure(after[2])} to {figure(after[3])})" if len(after) == 4 else ""
+    return f"{start}{figure(after[1])}{interval}{'' if after[0] == usual else f', {after_update(after[0])}'}"
 
 
 def paired_test(first: RunFiles, second: RunFiles) -> PairedTest | str:
@@ -332,8 +331,9 @@ def held_out_values(run: RunFiles) -> tuple[str, dict[Hashable, tuple[Any, float
     if losses:
         keys = _told_apart((row.get("row"),) for row in losses)
         return "loss per token", {key: (i, row["loss"]) for i, (key, row) in enumerate(zip(keys, losses, strict=True))}
-    updates = run.sample_updates("evaluation")
-    rows = run.samples("evaluation", updates[-1]) if updates else []
+    updates = [update for update in run.sample_updates("evaluation") if update > 0]
+    after = [update for update in updates if update == run.kept_update] or updates[-1:]
+    rows = run.samples("evaluation", after[0]) if after else []
     found: dict[Hashable, tuple[Any, float]] = {}
     for row in rows:
         if not row.get("turn") and is_number(row.get("episode_reward")):

@@ -1,7 +1,7 @@
 """The costs of a run: time on the clock and of processors, the phases that took it, and memory."""
 
-from lmgym.report.glossary import definition
 from lmgym.report.key_figures import total_cost
+from lmgym.report.known_metrics import definition
 from lmgym.report.panels import Card, Panel, Table, duration
 from lmgym.report.run_files import RunFiles, is_number
 

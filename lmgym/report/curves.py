@@ -1,200 +1,21 @@
 """Curves of a run over its updates: which metrics belong on one chart, and what a reader should look for."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from lmgym.report.charts import MOST_BANDS, Points, lines, scatter_path
-from lmgym.report.glossary import definition
+from lmgym.report.curve_table import CURVES, Curve
+from lmgym.report.key_figures import after_update
+from lmgym.report.known_metrics import definition, metric_of
+from lmgym.report.metric import Metric
 from lmgym.report.panels import Panel, Table, figure
 from lmgym.report.run_files import RunFiles, is_number
 from lmgym.report.samples import shown
 from lmgym.statistics import ENDS, Bounds
 
 MOST_PROBE_SERIES = 6
-KL, OPTIMISED = "kl/reference", "reward, optimised"
-CAPABILITY = "eval/capability/"
-BANDS = "Bands are 95% intervals over held-out rows."
+OPTIMISED = "reward, optimised"
 NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity", "capability", "agreement")
 """second parts of metrics that are no evaluation set's"""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A chart of metrics by label; those that a run lacks are left out, and a chart without any is not drawn."""
-
-    id: str
-    title: str
-    about: str
-    series: Mapping[str, str]
-    """label: metric"""
-    y: str = ""
-    within: str = ""
-    """prefix of further metrics, whose labels are the rest of their names"""
-    bounds: Bounds | None = None
-    """within which every value lies"""
-
-
-CURVES = (
-    Curve(
-        "loss",
-        "Loss",
-        "The held-out loss is what counts: where it rises while the training loss falls, the model "
-        "learns its training rows by heart. A point of the training is the mean since the point before.",
-        {"training": "train/loss", "held out": "eval/nll|eval/loss"},
-        "nats",
-    ),
-    Curve(
-        "accuracy",
-        "Accuracy",
-        "Share of examples that the model gets right.",
-        {"training": "train/accuracy", "held out": "eval/accuracy|eval/token_accuracy"},
-        "share of examples",
-        bounds=(0.0, 1.0),
-    ),
-    Curve(
-        "margins",
-        "Margins",
-        "Score of the chosen reply minus that of the rejected one.",
-        {"training": "train/margin", "held out": "eval/margin_mean|eval/margin"},
-        "score difference",
-    ),
-    Curve(
-        "implicit_rewards",
-        "Implicit rewards",
-        "Log-ratios to the reference times beta, on held-out rows: what counts is their distance; both may fall.",
-        {"chosen": "eval/reward_chosen|eval/reward_liked", "rejected": "eval/reward_rejected|eval/reward_disliked"},
-        "reward",
-    ),
-    Curve(
-        "perplexity",
-        "Perplexity",
-        "Of an output token of held-out rows; lower is better.",
-        {"held out": "eval/perplexity"},
-        "perplexity",
-        bounds=(1.0, math.inf),
-    ),
-    Curve(
-        "calibration_curve",
-        "Calibration error",
-        "The calibration error (ECE) is 0 where confidence equals accuracy; few pairs raise it. The Brier score is 0 "
-        "only for a scorer that is always sure and right.",
-        {
-            "calibration error (ECE)": "eval/ece",
-            "at the temperature of other prompts": "eval/ece_calibrated",
-            "Brier score": "eval/brier",
-        },
-        "error",
-    ),
-    Curve(
-        "reward",
-        "Reward",
-        "Mean reward per episode: of the replies that the policy learned from, and of replies "
-        "to held-out prompts. Rollouts are of the policy before the updates of their iteration.",
-        {"rollouts": "reward/mean", "held out": "eval/reward/mean"},
-        "reward",
-    ),
-    Curve(
-        "monitors",
-        "Scorers that are watched, not optimised",
-        "A scorer that the policy cannot exploit: if the "
-        "reward rises and this one falls, the policy exploits the reward.",
-        {"evaluation scorer": "eval/eval_scorer"},
-        "score",
-        within="eval/monitor/",
-    ),
-    Curve(
-        "agreement",
-        "Agreement of the reward with the watched scorers",
-        "Share of pairs of the policy's own replies that the reward and a watched scorer order alike; .5 is chance. "
-        "Where it falls, the policy has moved to replies that the reward misjudges.",
-        {},
-        "share of pairs",
-        within="eval/agreement/",
-        bounds=(0.0, 1.0),
-    ),
-    Curve(
-        "capabilities",
-        "Capabilities",
-        "What the model can do besides the task that it is trained on, by lm-eval. "
-        "Where a figure falls while the reward rises, the training costs that ability.",
-        {},
-        "share of rows",
-        within=CAPABILITY,
-        bounds=(0.0, 1.0),
-    ),
-    Curve(
-        "kl",
-        "KL to the reference",
-        "How far the policy has moved, in nats per reply. PPO measures it on an iteration's replies, before its "
-        "updates.",
-        {"KL": "kl/reference|eval/kl"},
-        "nats per reply",
-        bounds=(0.0, math.inf),
-    ),
-    Curve(
-        "lengths",
-        "Length of replies",
-        "Lengths that fall to a few tokens or rise to the limit are a sign of a reward that can be exploited.",
-        {"rollouts": "rollout/reply_tokens", "held out": "eval/rollout/reply_tokens|eval/samples/tokens"},
-        "tokens",
-        bounds=(0.0, math.inf),
-    ),
-    Curve(
-        "entropy",
-        "Entropy",
-        "Of a token; where it falls to 0, the policy says one thing only.",
-        {"entropy": "policy/entropy"},
-        "nats per token",
-    ),
-    Curve(
-        "diversity",
-        "Diversity of replies",
-        "Shares of distinct openings (first three words) and of distinct pairs "
-        "of words among replies to held-out prompts: where they fall, the policy repeats what the reward likes best.",
-        {"openings": "eval/diversity/openings", "pairs of words": "eval/diversity/distinct_2"},
-        "share",
-        bounds=(0.0, 1.0),
-    ),
-    Curve(
-        "clip_fraction",
-        "Clipped tokens",
-        "Share of tokens whose ratio was clipped; above .3 the updates are too large.",
-        {"clipped": "policy/clip_fraction"},
-        "share of tokens",
-        bounds=(0.0, 1.0),
-    ),
-    Curve(
-        "explained_variance",
-        "Variance that the critic explains",
-        "1: the critic predicts the returns; below .1 advantages are almost as noisy as the rewards.",
-        {"explained": "values/explained_variance"},
-        "share of variance",
-    ),
-    Curve(
-        "policy_loss",
-        "Losses of policy and critic",
-        "The policy's loss is no measure of progress.",
-        {"policy": "loss/policy", "critic": "loss/value"},
-        "loss",
-    ),
-    Curve(
-        "groups",
-        "Rewards within a group",
-        "Groups whose rewards are all equal teach nothing.",
-        {"groups of equal rewards": "groups/equal_rewards", "standard deviation": "groups/reward_std"},
-        "share, or reward",
-    ),
-    Curve("gradient", "Norm of the gradient", "Before it is clipped.", {"norm": "train/grad_norm"}, "norm"),
-    Curve("learning_rate", "Learning rate", "", {"rate": "train/learning_rate|policy/learning_rate"}, "rate"),
-    Curve(
-        "speed",
-        "Tokens per second",
-        "Tokens that are trained on, per second of training (PPO: of the whole iteration, without its evaluation).",
-        {"tokens/s": "train/tokens_per_second|rollout/tokens_per_second"},
-        "tokens/s",
-    ),
-)
 
 
 def curves(run: RunFiles) -> list[Panel]:
@@ -208,9 +29,9 @@ def curves(run: RunFiles) -> list[Panel]:
         if any(len(points) > 1 for points in series.values()):
             levels = reference_lines(run) if curve.id == "reward" else {}
             dots = [*_evaluated(curve), *further]
-            chart = lines(series, "updates", curve.y, dots, sorted(set(marks)), run.kept_update, levels)
+            chart = lines(series, "updates", unit_of(curve, run), dots, sorted(set(marks)), run.kept_update, levels)
             terms_of_lines = _terms(run, curve.series)
-            found.append(Panel(curve.id, curve.title, about_lines(curve, series), chart, terms=terms_of_lines))
+            found.append(Panel(curve.id, curve.title, about_lines(curve, series, run), chart, terms=terms_of_lines))
         else:
             for label, points in series.items():
                 title = curve.title if len(curve.series) == 1 else f"{curve.title}: {label}"
@@ -222,7 +43,7 @@ def curves(run: RunFiles) -> list[Panel]:
 def _terms(run: RunFiles, series: Mapping[str, str]) -> dict[str, str]:
     """Definitions of a chart's series by their labels."""
     names = {label: next((n for n in given.split("|") if run.series(n)), "") for label, given in series.items()}
-    return {label: meaning for label, name in names.items() if name and (meaning := definition(name))}
+    return {label: meaning for label, name in names.items() if name and (meaning := definition(name, run.stage))}
 
 
 def _figures(id: str, title: str, about: str, series: Mapping[str, Points], terms: Mapping[str, str]) -> list[Panel]:
@@ -230,8 +51,8 @@ def _figures(id: str, title: str, about: str, series: Mapping[str, Points], term
     rows = []
     for label, [(update, value, *ends)] in series.items():
         interval = f" ({figure(ends[0])} to {figure(ends[1])})" if ends else ""
-        rows.append((label, f"{figure(value)}{interval}", f"{update:,.0f}"))
-    table = Table(("", "value", "after update"), rows, frozenset({1, 2}))
+        rows.append((label, f"{figure(value)}{interval}", after_update(update)))
+    table = Table(("", "value", "measured"), rows, frozenset({1}))
     return [Panel(id, title, about, table=table, terms=terms)] if rows else []
 
 
@@ -251,16 +72,37 @@ def points_of(run: RunFiles, names: str) -> Points:
 
     The KL of an iteration is that of the policy before its updates, and is placed there.
     """
+    return first_of(run, names)[1]
+
+
+def first_of(run: RunFiles, names: str) -> tuple[str, Points]:
+    """(the first of `a|b|c` that the run has, its points); the first name, without points, if it has none."""
     for name in names.split("|"):
         if series := run.series(name):
-            return _with_interval(run, name, _before_updates(run, series) if name == KL else series)
-    return []
+            metric = metric_of(name, run.stage)
+            placed = _before_updates(run, series) if metric and metric.before_updates else series
+            return name, _with_interval(run, name, placed)
+    return names.partition("|")[0], []
 
 
-def about_lines(curve: Curve, series: Mapping[str, Points]) -> str:
-    """What a curve's lines are, and their bands if there are any."""
+def unit_of(curve: Curve, run: RunFiles) -> str:
+    """The title of a curve's axis: the unit of its metrics."""
+    found = _metrics(curve, run)
+    return curve.y or next((metric.unit for metric in found), "")
+
+
+def about_lines(curve: Curve, series: Mapping[str, Points], run: RunFiles) -> str:
+    """What a curve's lines are, and what their bands are over if there are any."""
     has_bands = len(series) <= MOST_BANDS and any(len(point) == 4 for points in series.values() for point in points)
-    return f"{curve.about} {BANDS}" if has_bands else curve.about
+    over = dict.fromkeys(metric.over for metric in _metrics(curve, run) if metric.over)
+    return f"{curve.about} Bands are 95% intervals over {' and '.join(over)}.".strip() if has_bands else curve.about
+
+
+def _metrics(curve: Curve, run: RunFiles) -> list[Metric]:
+    """What is known of those metrics of a curve that a run has."""
+    names = [first_of(run, names)[0] for names in curve.series.values()]
+    names += [curve.within + label for label in within(run, curve.within)] if curve.within else []
+    return [metric for name in names if run.series(name) and (metric := metric_of(name, run.stage))]
 
 
 def bounds_of(names: str) -> Bounds | None:

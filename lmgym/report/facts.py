@@ -5,10 +5,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmgym.report.charts import Points
 from lmgym.report.costs import costs
-from lmgym.report.curves import KL, points_of
-from lmgym.report.glossary import definition
+from lmgym.report.curves import first_of
+from lmgym.report.key_figures import (
+    NONE_YET,
+    BeforeAndAfter,
+    after_update,
+    before_and_after,
+    main_metric,
+    why_none,
+)
+from lmgym.report.known_metrics import MAIN_METRICS, definition, metric_of
 from lmgym.report.panels import Card, Panel, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 from lmgym.report.samples import shown
@@ -16,24 +23,24 @@ from lmgym.shell import quote
 from lmgym.statistics import FEW
 
 CARDS = (
-    ("accuracy", "eval/accuracy|eval/token_accuracy"),
-    ("length alone", "eval/length_accuracy"),
-    ("accuracy above length alone", "eval/accuracy_above_length"),
-    ("perplexity", "eval/perplexity"),
-    ("held-out loss", "eval/nll|eval/loss"),
-    ("training loss", "train/loss"),
-    ("held-out reward", "eval/reward/mean"),
-    ("evaluation scorer", "eval/eval_scorer"),
-    ("KL to the reference", "kl/reference"),
-    ("distinct openings", "eval/diversity/openings"),
-    ("tokens of a reply", "eval/rollout/reply_tokens|eval/samples/tokens"),
+    *MAIN_METRICS,
+    "eval/length_accuracy",
+    "eval/accuracy_above_length",
+    "eval/token_accuracy",
+    "eval/nll",
+    "eval/loss",
+    "train/loss",
+    "eval/eval_scorer",
+    "kl/reference",
+    "eval/diversity/openings",
+    "eval/rollout/reply_tokens",
+    "eval/samples/tokens",
 )
 """figures at the top of a report, each with its value before the first update"""
-SAME_BEFORE = "eval/length_accuracy"  # does not depend on the model
 MOST_NOTES = 200
 OUTCOMES = {
     "finished": ("good", "finished"),
-    "running": ("neutral", "running when this page was written"),
+    "running": ("neutral", "running, as this page was written"),
     "interrupted": ("warn", "interrupted, can be resumed"),
     "killed": ("bad", "killed"),
 }
@@ -48,32 +55,48 @@ CAUSES = {
 
 def cards(run: RunFiles) -> list[Card]:
     """The run's main figures, what it cost, and its data."""
-    found = []
-    for label, names in CARDS:
-        for name in names.split("|"):
-            if points := points_of(run, name):
-                found.append(_card(run, label, name, points))
-                break
+    found = [card for name in CARDS if (card := _card(run, name))]
     found += costs(run)
     rows = run.record.get("data", {}).get("train_rows")
     return [*found, Card("training rows", figure(rows))] if is_number(rows) else found
 
 
-def _card(run: RunFiles, label: str, name: str, points: Points) -> Card:
-    update, value, *ends = kept(run, points)
-    if name == KL and not update:
-        return Card(label, "–", about=definition(name), note="measured before the first update only")
-    before = points[0][1] if len(points) > 1 and name not in (KL, SAME_BEFORE) else None
-    note = f"95%: {figure(ends[0])} to {figure(ends[1])}" if ends else ""
-    if name == KL:
-        note = f"after update {update:,.0f}{', the last measured' * (update == points[-1][0])}"
-    return Card(label, figure(value), figure(before) if before is not None else "", definition(name), note)
+def _card(run: RunFiles, name: str) -> Card | None:
+    """The figure of a metric; None if it was not measured."""
+    metric, points = metric_of(name, run.stage), first_of(run, name)[1]
+    if metric is None or not points:
+        return None
+    before, after = figures_of(run, name)
+    first, about = figure(before[1]) if before else "", definition(name, run.stage)
+    if metric.of_data:
+        return Card(metric.title, figure(points[-1][1]), "", about, "of the held-out rows, not of the model")
+    if after is None:
+        return Card(metric.title, NONE_YET, first, about, "measured before training only")
+    update, value, *ends = after
+    interval = f"95%: {figure(ends[0])} to {figure(ends[1])} over {metric.over}" if ends else ""
+    return Card(metric.title, figure(value), first, about, ", ".join(filter(None, (after_update(update), interval))))
 
 
-def kept(run: RunFiles, points: Points) -> tuple[float, ...]:
-    """The point of the model that is kept: that of the best evaluation or the one before it, or the last."""
-    until = points[-1][0] if run.kept_update is None else run.kept_update
-    return next((point for point in reversed(points) if point[0] <= until), points[-1])
+def figures_of(run: RunFiles, names: str) -> BeforeAndAfter:
+    """A figure before training, where that says something, and of the model that is kept; names as in `points_of`."""
+    name, points = first_of(run, names)
+    found, metric = before_and_after(points, run.kept_update), metric_of(name, run.stage)
+    says_nothing = metric is not None and (metric.of_data or metric.before_updates)
+    return found._replace(before=None) if says_nothing else found
+
+
+def no_result(run: RunFiles) -> str:
+    """Why a run that was evaluated before training has no result; empty if it has one or was not evaluated."""
+    if main_metric(run.metric_names, run.stage) is None or measured_after(run) is not None:
+        return ""
+    return why_none(outcome(run.record)[1].partition(", ")[0], run.updates)
+
+
+def measured_after(run: RunFiles) -> float | None:
+    """The update after which the result of a run was measured; None without one."""
+    metric = main_metric(run.metric_names, run.stage)
+    after = None if metric is None else figures_of(run, metric.name).after
+    return None if after is None else after[0]
 
 
 def few_prompts(run: RunFiles) -> int:
@@ -90,17 +113,21 @@ def outcome(record: Mapping[str, Any]) -> tuple[str, str]:
 
 def ending(run: RunFiles) -> list[str]:
     """Sentences on how the run ended, and on its resumption."""
-    record, updates = run.record, run.metrics[-1].get("step", 0) if run.metrics else 0
-    found = [f"{outcome(record)[1].capitalize()} after {_count(updates)} update{'' if updates == 1 else 's'}."]
+    record, updates = run.record, run.updates
+    how, comma, more = outcome(record)[1].partition(", ")
+    found = [f"{how.capitalize()} after {_count(updates)} update{'' if updates == 1 else 's'}{comma}{more}."]
+    if why := no_result(run):
+        found.append(f"No result yet: {why}. Figures of held-out rows and replies are of the model before training.")
     if run.kept_update is not None:
-        metric = shown(run.evaluation["best_metric"])
+        metric = shown(run.best_metric)
         found.append(
             f"model/ is the model after update {run.kept_update:,}, the best by {metric}: the figures are its own."
         )
     if few := few_prompts(run):
         found.append(f"Only {few} prompts are held out; {FEW} or more are needed to rely on a figure.")
     if record.get("error"):
-        found.append(f"Error: {shown(record['error'])}")
+        is_error = record.get("outcome") != "interrupted"
+        found.append(f"{'Error: ' * is_error}{shown(record['error']).removeprefix('RunStopped: ')}")
     if is_number(record.get("stopped_early")):
         found.append(f"Stopped early after update {record['stopped_early']:,}, because it no longer improved.")
     resumed = [launch["resumed_at"] for launch in run.launches if is_number(launch.get("resumed_at"))]
@@ -273,6 +300,6 @@ def metric_table(run: RunFiles) -> list[Panel]:
         if series := run.series(name):
             values = [value for _, value in series]
             numbers = (values[0], min(values), max(values), values[-1])
-            rows.append((shown(name), *map(figure, numbers), str(len(values)), definition(name)))
+            rows.append((shown(name), *map(figure, numbers), str(len(values)), definition(name, run.stage)))
     table = Table(("metric", "first", "lowest", "highest", "last", "lines", "meaning"), rows, frozenset(range(1, 6)))
     return [Panel("metrics", "Every metric", "From metrics.jsonl.", table=table, wide=True)] if rows else []

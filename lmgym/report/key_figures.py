@@ -1,8 +1,16 @@
-"""The figures by which runs are listed: the one metric of their stage, and their cost."""
+"""The figures of a run: the metric that it is listed by, before and after training, and its cost."""
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from lmgym.report.known_metrics import MAIN_METRICS, metric_of
+
+NONE_YET = "none yet"
+"""stands for the result of a run whose trained model was not evaluated"""
+Point = tuple[float, ...]
+"""(update, value), or (update, value, low, high)"""
 
 
 @dataclass(frozen=True)
@@ -14,19 +22,43 @@ class MainMetric:
     higher_is_better: bool
 
 
-MAIN_METRICS = (
-    MainMetric("eval/reward/mean", "reward", True),  # PPO
-    MainMetric("eval/perplexity", "perplexity", False),  # SFT
-    MainMetric("eval/accuracy", "accuracy", True),  # reward models on pairs, rankings and classes
-    MainMetric("eval/spearman", "Spearman", True),  # reward models on numbers
-    MainMetric("eval/auc", "AUC", True),  # KTO
-)
-"""at most one of them is measured by a run of any stage; the first counts"""
+class BeforeAndAfter(NamedTuple):
+    """A figure before the first update, and that of the model that is kept; None where it was not measured."""
+
+    before: Point | None
+    after: Point | None
 
 
-def main_metric(names: Collection[str]) -> MainMetric | None:
+NOT_MEASURED = BeforeAndAfter(None, None)
+
+
+def main_metric(names: Collection[str], stage: str = "") -> MainMetric | None:
     """The main metric of a run that has logged metrics of these names; None before its first evaluation."""
-    return next((metric for metric in MAIN_METRICS if metric.name in names), None)
+    for name in MAIN_METRICS:
+        if name in names and (metric := metric_of(name, stage)):
+            return MainMetric(name, metric.short or metric.title, metric.better == "higher")
+    return None
+
+
+def before_and_after(points: Sequence[Point], kept: int | None = None) -> BeforeAndAfter:
+    """The figures of a metric's points in their order; `kept` is the update of the model that is kept, None: the last.
+
+    What was measured before the first update is of the model that training began from, and never a result.
+    """
+    until = math.inf if kept is None else kept
+    before = next((point for point in points if point[0] <= 0), None)
+    return BeforeAndAfter(before, next((point for point in reversed(points) if 0 < point[0] <= until), None))
+
+
+def after_update(update: float) -> str:
+    """`after update 1,200`, or `before training`."""
+    return f"after update {update:,.0f}" if update > 0 else "before training"
+
+
+def why_none(outcome: str, updates: float) -> str:
+    """Why a run has no result: how it ended, in words, after so many updates."""
+    count = f"{updates:,.0f} update{'' if updates == 1 else 's'}"
+    return f"{outcome} after {count}, before an evaluation of the trained model"
 
 
 def total_cost(record: Mapping[str, Any]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """`lmgym watch`: a server of one run's report for this machine, whose page follows the run."""
 
 import hashlib
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,12 +12,15 @@ WATCHED = ("run.json", "metrics.jsonl", "events.jsonl", "scores.jsonl", "held_ou
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Serves the report of a folder, made anew for each request, to this machine only."""
+    """Serves the report of a folder, made anew for each request, to this machine only.
+
+    `killed` tells whether the run was killed by now, as `RunFiles` has it.
+    """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, port: int, killed: Callable[[], bool] = lambda: False) -> None:
+        self.folder, self.killed = folder, killed
         super().__init__(("127.0.0.1", port), ReportHandler)
 
 
@@ -30,7 +34,9 @@ class ReportHandler(BaseHTTPRequestHandler):
         if host not in ("127.0.0.1", "localhost"):  # another site's name that leads here
             self.send_error(HTTPStatus.FORBIDDEN)
         elif self.path == "/":
-            self._answer(report_page(self.server.folder, live=True), "text/html; charset=utf-8")
+            self._answer(
+                report_page(self.server.folder, live=True, killed=self.server.killed()), "text/html; charset=utf-8"
+            )
         elif self.path == "/version":
             self._answer(version_of(self.server.folder), "text/plain")
         else:

@@ -14,8 +14,8 @@ import numpy as np
 
 from lmgym.config import FREE_SETTINGS, OptimizerConfig, seed_settings
 from lmgym.report.charts import Points
-from lmgym.report.curves import KL, bounds_of, points_of
-from lmgym.report.facts import SAME_BEFORE, kept, outcome, setting_text
+from lmgym.report.curves import bounds_of, points_of
+from lmgym.report.facts import figures_of, outcome, setting_text
 from lmgym.report.key_figures import MainMetric, main_metric
 from lmgym.report.panels import figure
 from lmgym.report.run_files import Row, RunFiles
@@ -56,7 +56,9 @@ class Method:
     @property
     def main_metric(self) -> MainMetric | None:
         """The main metric of the runs that are counted, if it was measured."""
-        return main_metric({name for run in self.counted.values() for name in run.metric_names})
+        stages = {run.stage for run in self.counted.values()}
+        names = {name for run in self.counted.values() for name in run.metric_names}
+        return main_metric(names, stages.pop() if len(stages) == 1 else "")
 
     @property
     def outcome(self) -> str:
@@ -157,18 +159,9 @@ def _seeds_test(first: Method, second: Method) -> SeedsTest | str:
 
 
 def figure_of(run: RunFiles, names: str) -> tuple[float | None, tuple[float, ...]] | None:
-    """(a figure before the first update where that differs, the point of the model that is kept); None without one.
-
-    A KL of the policy before all updates is no result.
-    """
-    points = points_of(run, names)
-    if not points:
-        return None
-    last = kept(run, points)
-    if names == KL:
-        return (None, last) if last[0] else None
-    changes = len(points) > 1 and points[0][0] == 0 and names != SAME_BEFORE
-    return points[0][1] if changes else None, last
+    """(a figure before the first update where that differs, the point of the model that is kept); None without one."""
+    before, after = figures_of(run, names)
+    return None if after is None else (before[1] if before else None, after)
 
 
 def facts_of(record: Row) -> dict[str, str]:

@@ -21,6 +21,7 @@ import jinja2
 
 from lmgym.aids import aid
 from lmgym.report import costs, curves, facts, held_out, samples
+from lmgym.report.key_figures import NONE_YET
 from lmgym.report.panels import Panel, Section, figure
 from lmgym.report.run_files import RunFiles
 
@@ -31,9 +32,11 @@ COMMAND = "import sys, vl_convert; open(sys.argv[1], 'w', encoding='utf-8').writ
 SECONDS = 60
 
 
-def report_page(folder: Path, live: bool = False) -> str:
-    """The report of a run's folder as HTML. A `live` page reloads itself when its server has a newer one."""
-    run = RunFiles(folder)
+def report_page(folder: Path, live: bool = False, killed: bool = False) -> str:
+    """The report of a run's folder as HTML. A `live` page reloads itself when its server has a newer one; `killed` is
+    that of `RunFiles`.
+    """
+    run = RunFiles(folder, killed=killed)
     record = run.record
     sections = run_sections(run)
     kind, words = facts.outcome(record)
@@ -108,6 +111,7 @@ def render(
         style=_asset("page.css") + style,
         script=_asset("page.js") + script,
         figure=figure,
+        none_yet=NONE_YET,
     )
 
 

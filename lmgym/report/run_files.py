@@ -3,13 +3,14 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from lmgym.errors import regular
+from lmgym.report.metric import ALL
 
 Row = dict[str, Any]
 
@@ -20,6 +21,14 @@ MOST_REJECTED = 1000
 def is_number(value: object) -> TypeGuard[float]:
     """True for a finite number that is no bool; NaN and infinities were written as null."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e300
+
+
+def kept_update(evaluation: Mapping[str, Any], record: Mapping[str, Any]) -> int | None:
+    """The update after which the model that is kept was the best, by evaluation.json or (PPO) by run.json; None if the
+    last model is kept.
+    """
+    update = evaluation.get("update") if evaluation.get("best_metric") else record.get("best_update")
+    return update if isinstance(update, int) and not isinstance(update, bool) and update > 0 else None
 
 
 def is_game(row: Row) -> bool:
@@ -88,6 +97,17 @@ class RunFiles:
         ended = {"outcome": "killed"} if self.killed else {}
         return {name: value for name, value in record.items() if name not in wrong} | ended
 
+    @property
+    def stage(self) -> str:
+        """The stage of the run, as `known_metrics` has it; empty if it is not known."""
+        found = self.record.get("stage")
+        return found if isinstance(found, str) and found in ALL else ""
+
+    @property
+    def updates(self) -> float:
+        """The updates that were made, as far as the metrics say."""
+        return self.metrics[-1]["step"] if self.metrics else 0
+
     @cached_property
     def former(self) -> list[Row]:
         """The records of the launches before this one, the oldest first: run.1.json, run.2.json, ..."""
@@ -118,8 +138,13 @@ class RunFiles:
     @property
     def kept_update(self) -> int | None:
         """After which update the model of `model/` was the best by a metric; None if the last is kept."""
-        update = self.evaluation.get("update")
-        return update if self.evaluation.get("best_metric") and isinstance(update, int) else None
+        return kept_update(self.evaluation, self.record)
+
+    @property
+    def best_metric(self) -> str:
+        """The metric by which the model of `model/` was chosen, where it was."""
+        config = self.record.get("config") or {}
+        return str(self.evaluation.get("best_metric") or config.get("best_metric") or "")
 
     @cached_property
     def scores(self) -> list[Row]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lmgym.console import clean
 from lmgym.report.charts import histogram
+from lmgym.report.key_figures import after_update
 from lmgym.report.panels import Panel, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 
@@ -29,14 +30,18 @@ def replies(run: RunFiles) -> list[Panel]:
     first, last = min(found), max(found)
     old = {_key(row): row for row in found[first]} if first != last else {}
     chosen = _first_turns(found[last])
-    rows = [_before_and_after(old.get(_key(row)), row) for row in chosen[:MOST_PAIRS]]
+    side = "after" if last else "before"
+    rows = [_before_and_after(old.get(_key(row)), row, side) for row in chosen[:MOST_PAIRS]]
     of_data = any(isinstance(row.get("replies"), list) for row in chosen)
     what = "Replies of held-out rows, with their scores" if of_data else "Replies to held-out prompts"
     number = f"The first {len(rows)} of {len(chosen):,}" if len(chosen) > len(rows) else f"{len(rows)}"
+    noun = f"held-out {'rows' if of_data else 'prompts'}"
     if first == last:
-        return [Panel("replies", what, f"{number}, after {last:,} updates.", pairs=rows, wide=True)]
+        title = what if last else f"{what}, before training"
+        only = "" if last else " No evaluation of the trained model has been made."
+        return [Panel("replies", title, f"{number} {noun}, {after_update(last)}.{only}", pairs=rows, wide=True)]
     title = f"{what} before and after training" if of_data else "Replies before and after training"
-    about = f"{number} held-out {'rows' if of_data else 'prompts'}, after {first:,} and after {last:,} updates."
+    about = f"{number} {noun}, {after_update(first)} and {after_update(last)}."
     return [Panel("replies", title, about, pairs=rows, wide=True)]
 
 
@@ -52,11 +57,13 @@ def _first_turns(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if not row.get("turn")]
 
 
-def _before_and_after(before: Row | None, after: Row) -> Row:
-    """A prompt with its replies as sides, and the change of the reward, of the margin or of the score."""
+def _before_and_after(before: Row | None, after: Row, side: str) -> Row:
+    """A prompt with its replies as sides, and the change of the reward, of the margin or of the score; `side` is what
+    `after` is: "before" where the trained model was not evaluated.
+    """
     if isinstance(after.get("replies"), list):
-        return {"prompt": prompt_of(after), "sides": _given(before, after), "changes": _change(before, after)}
-    sides = [_reply(row) | {"name": name} for name, row in (("before", before), ("after", after)) if row is not None]
+        return {"prompt": prompt_of(after), "sides": _given(before, after, side), "changes": _change(before, after)}
+    sides = [_reply(row) | {"name": name} for name, row in (("before", before), (side, after)) if row is not None]
     return {"prompt": prompt_of(after), "sides": sides, "changes": _change(before, after)}
 
 
@@ -67,14 +74,14 @@ def compared(runs: Mapping[str, RunFiles]) -> list[Panel]:
         found = _first_and_last(run)
         if not found:
             return []
-        updates.append(f"{name} after {max(found):,}")
+        updates.append(f"{name} {after_update(max(found))}")
         of_runs.append({(*_key(row), str(row.get("prompt"))): row for row in _first_turns(found[max(found)])})
     shared = [key for key in of_runs[0] if all(key in rows for rows in of_runs)]
     rows = [_side_by_side({name: rows[key] for name, rows in zip(runs, of_runs, strict=True)}) for key in shared]
     if not rows:
         return []
     number = f"The first {MOST_PAIRS} of {len(rows):,}" if len(rows) > MOST_PAIRS else f"{len(rows)}"
-    about = f"{number} held-out rows that all runs have; updates: {', '.join(updates)}."
+    about = f"{number} held-out rows that all runs have: {', '.join(updates)}."
     return [Panel("replies", "Replies side by side", about, pairs=rows[:MOST_PAIRS], wide=True)]
 
 
@@ -125,7 +132,7 @@ def _key(row: Row) -> tuple[Any, ...]:
 def _reply(row: Row) -> Row:
     """The text, and (name, figure) of every score."""
     scores = [(name, value) for name, value in scores_of(row).items()]
-    notes = [f"{row['tokens']} tokens"] if is_number(row.get("tokens")) else []
+    notes = [f"{row['tokens']} token{'' if row['tokens'] == 1 else 's'}"] if is_number(row.get("tokens")) else []
     if row.get("finish") == "length":
         notes.append("cut at the limit")
     if row.get("error"):
@@ -133,13 +140,14 @@ def _reply(row: Row) -> Row:
     return {"text": shown(row.get("reply", "")).strip(), "scores": scores, "notes": ", ".join(notes)}
 
 
-def _given(before: Row | None, after: Row) -> list[Row]:
+def _given(before: Row | None, after: Row, side: str) -> list[Row]:
     """Replies of the data, with a reward model's scores before and after."""
+    alone = "score" if side == "after" else "score before"
     then = before["replies"] if before else [{}] * len(after["replies"])
     sides = []
     for old, new in zip(then, after["replies"], strict=False):
         was = [("score before", old["score"])] if is_number(old.get("score")) else []
-        now = [("after" if was else "score", new["score"])] if is_number(new.get("score")) else []
+        now = [("after" if was else alone, new["score"])] if is_number(new.get("score")) else []
         sides.append({"name": shown(new.get("name")), "text": shown(new.get("text")).strip(), "scores": [*was, *now]})
     return sides
 
@@ -168,8 +176,7 @@ def score_distributions(run: RunFiles) -> list[Panel]:
     names = dict.fromkeys(name for scores in scored[max(scored)] for name in scores)
     for number, name in enumerate(list(names)[:MOST_HISTOGRAMS]):
         samples = {
-            f"after {update:,} updates": [scores[name] for scores in rows if name in scores]
-            for update, rows in scored.items()
+            after_update(update): [scores[name] for scores in rows if name in scores] for update, rows in scored.items()
         }
         if any(len(set(values)) > 1 for values in samples.values()):
             about = "Over the replies to all held-out prompts."

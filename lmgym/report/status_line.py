@@ -17,6 +17,8 @@ from rich.cells import cell_len
 
 from lmgym.aids import aid
 from lmgym.console import draw_live_line, erase_live_line, live_width, on_terminal, say
+from lmgym.report.key_figures import after_update
+from lmgym.report.known_metrics import short_name
 
 REDRAW_SECONDS, PLAIN_SECONDS = 0.2, 30.0
 PRIOR_SECONDS = 20.0  # at the reference's pace, so that a first step of seconds alone does not set the pace
@@ -119,6 +121,16 @@ class StepTimes:
         present, *later = self.reference[len(self.taken) :]
         pace = max(pace, elapsed / present)  # a step that takes longer than expected
         return pace * present - elapsed, pace * (present + sum(later)) - elapsed
+
+
+def status_figure(name: str, value: float, update: int) -> str:
+    """A metric for the line by its title: `loss 0.52`, `900 tokens/s`; a figure of held-out rows stays for
+    many updates, and says after which it was measured.
+    """
+    if name.endswith("/tokens_per_second"):
+        return f"{value:,.0f} {short_name(name)}"
+    when = f" {after_update(update)}" if name.startswith("eval/") else ""
+    return f"{short_name(name)} {value:.3g}{when}"
 
 
 def fitted(parts: Sequence[str], width: int) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 
 from lmgym.aids import aid
 from lmgym.errors import one_line
+from lmgym.report.key_figures import NONE_YET
+from lmgym.report.known_metrics import title_of
 from lmgym.report.run_files import is_number
 from lmgym.runs.commands import as_typed, row_flags
 from lmgym.runs.launch import STAGES
@@ -16,8 +18,8 @@ from lmgym.shell import command, relative
 CHAT_SCORERS, IS_POLICY = "chat_scorers", "is_policy"
 """fields of run.json: a policy's rewards that can score a chat, as --scorers names them; of a scorer, whether the model
 that it was made of generates"""
-NOT_OPTIMISED = {"eval/rollout/reply_tokens": "tokens per reply", "eval/eval_scorer": "evaluation scorer"}
-"""metrics that are shown beside the reward of a policy, by name"""
+NOT_OPTIMISED = ("eval/rollout/reply_tokens", "eval/eval_scorer")
+"""metrics that are shown beside the reward of a policy"""
 
 
 @aid("the result and the next command", list)
@@ -29,10 +31,12 @@ def conclude(folder: Path) -> list[str]:
 
 
 def result(run: ListedRun) -> str:
-    """The main metric before and after on held-out rows, in a sentence; empty where it was not measured twice."""
+    """The main metric before and after on held-out rows, in a sentence; empty where it was not measured before."""
     metric, before, after = run.metric, run.before, run.after
-    if metric is None or before is None or after is None:
+    if metric is None or before is None:
         return ""
+    if after is None:
+        return f"result: {NONE_YET}, {run.why_none}; {metric.label} on held-out rows was {before:.3g} before training"
     ends, verb = [f"{value:.3g}" for value in (before, after)], "rose" if after > before else "fell"
     change = f"stayed at {ends[1]}" if ends[0] == ends[1] else f"{verb} from {ends[0]} to {ends[1]}"
     said = f"result: {metric.label} on held-out rows {change}"
@@ -40,18 +44,16 @@ def result(run: ListedRun) -> str:
         low, high = run.interval
         unclear = "; no clear change: more held-out rows narrow the interval" if low <= before <= high else ""
         said += f" (95% interval {low:.3g} to {high:.3g}){unclear}"
-    return said + _beside(run.folder)
+    return said + _beside(run)
 
 
-def _beside(folder: Path) -> str:
+def _beside(run: ListedRun) -> str:
     """Of a policy that was optimised: what the reward does not see, and the distance from its start."""
-    lines = [values for _, values in evaluations_of(folder)]
-    if not lines:
-        return ""
-    first, last = lines[0], lines[-1]
+    lines = dict(evaluations_of(run.folder))
+    first, last = lines.get(0, {}), lines.get(run.measured_after or 0, {})
     found = [
-        f"{label} {first[name]:.3g} -> {last[name]:.3g}"
-        for name, label in NOT_OPTIMISED.items()
+        f"{title_of(name)} {first[name]:.3g} -> {last[name]:.3g}"
+        for name in NOT_OPTIMISED
         if name in first and name in last
     ]
     if "kl/reference" in last:

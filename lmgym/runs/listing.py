@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.errors import InputError, found_from, one_line, regular, shown_path
-from lmgym.report.key_figures import MainMetric, main_metric, total_cost
-from lmgym.report.run_files import is_number
+from lmgym.report.key_figures import (
+    NOT_MEASURED,
+    BeforeAndAfter,
+    MainMetric,
+    before_and_after,
+    main_metric,
+    total_cost,
+    why_none,
+)
+from lmgym.report.metric import ALL
+from lmgym.report.run_files import is_number, kept_update
 from lmgym.runs.files import read_json
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import is_free
@@ -40,14 +49,39 @@ class ListedRun:
     outcome: str
     """that of run.json, but `killed` for a run that is recorded as running and holds no lock"""
     metric: MainMetric | None = None
-    before: float | None = None
-    """the main metric before the first update"""
-    after: float | None = None
-    """the last one that was measured after it"""
-    interval: tuple[float, float] | None = None
-    """of `after`, 95%"""
+    figures: BeforeAndAfter = NOT_MEASURED
+    """the main metric before the first update, and of the model that is kept"""
+    updates: float = 0
+    """that were made, as far as the metrics say"""
     checkpoint: int | None = None
     """the updates before the newest checkpoint"""
+
+    @property
+    def before(self) -> float | None:
+        """The main metric before the first update."""
+        return self.figures.before[1] if self.figures.before else None
+
+    @property
+    def after(self) -> float | None:
+        """That of the model that is kept, after an update."""
+        return self.figures.after[1] if self.figures.after else None
+
+    @property
+    def measured_after(self) -> int | None:
+        """The update after which `after` was measured."""
+        return int(self.figures.after[0]) if self.figures.after else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% interval of `after`."""
+        _, _, *ends = self.figures.after or (0, 0)
+        return (ends[0], ends[1]) if ends else None
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no result of a run that was evaluated before training; empty if there is one."""
+        none = self.metric is not None and self.figures.after is None
+        return why_none(one_line(self.outcome, 20), self.updates) if none else ""
 
     @property
     def cost(self) -> dict[str, float]:
@@ -100,7 +134,15 @@ def read_run(folder: Path) -> ListedRun:
     outcome = outcome if isinstance(outcome, str) else "unknown"
     if outcome == "running" and is_free(folder):
         outcome = "killed"
-    return ListedRun(folder, record, outcome, *_main_values(folder), _newest_checkpoint(folder))
+    return ListedRun(folder, record, outcome, *_main_values(folder, record), _newest_checkpoint(folder))
+
+
+def was_killed(folder: Path) -> bool:
+    """True if run.json says that the run is going on, and no process holds its folder."""
+    try:
+        return read_run(folder).outcome == "killed"
+    except (OSError, ValueError):
+        return False
 
 
 def _folders(folder: Path, depth: int, problems: list[str]) -> Iterator[Path]:
@@ -136,33 +178,43 @@ def _reason(error: Exception) -> str:
     return one_line((error.strerror if isinstance(error, OSError) else "") or str(error))
 
 
-def _main_values(
-    folder: Path,
-) -> tuple[MainMetric | None, float | None, float | None, tuple[float, float] | None]:
-    """(the main metric, its value before the first update, its last value after that, the interval of that)."""
+def _main_values(folder: Path, record: Mapping[str, Any]) -> tuple[MainMetric | None, BeforeAndAfter, float]:
+    """(the main metric, its figures, the updates that were made)."""
     from lmgym.statistics import ENDS  # not at the top: it imports numpy, which `lmgym --help` does not need
 
-    evaluations = [*evaluations_of(folder), *_last_evaluation(folder / "evaluation.json")]
-    metric = main_metric({name for _, values in evaluations for name in values})
-    if metric is None:
-        return None, None, None, None
-    known = [(step, values) for step, values in evaluations if is_number(values.get(metric.name))]
-    before = next((values[metric.name] for step, values in known if step == 0), None)
-    last: Mapping[str, Any] = next((values for step, values in reversed(known) if step != 0), {})
-    low, high = (last.get(metric.name + end) for end in ENDS)
-    return metric, before, last.get(metric.name), (low, high) if is_number(low) and is_number(high) else None
-
-
-def _last_evaluation(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
-    """(a step after all others, metrics) of evaluation.json, with the names of metrics.jsonl."""
+    evaluation: Mapping[str, Any] = {}
     with suppress(OSError, ValueError):
-        metrics = _read_record(path).get("metrics")
-        if isinstance(metrics, dict):
-            yield float("inf"), {f"eval/{name}": value for name, value in metrics.items()}
+        evaluation = _read_record(folder / "evaluation.json")
+    lines = list(lines_of(folder))
+    evaluations = [(step, values) for step, values in lines if any(name.startswith("eval/") for name in values)]
+    evaluations += _saved_evaluation(evaluation)
+    stage, updates = record.get("stage"), max((step for step, _ in lines), default=0)
+    names = {name for _, values in evaluations for name in values}
+    metric = main_metric(names, stage if isinstance(stage, str) and stage in ALL else "")
+    if metric is None:
+        return None, NOT_MEASURED, updates
+    points = []
+    for step, values in sorted(evaluations, key=lambda one: one[0]):
+        if is_number(value := values.get(metric.name)):
+            ends = [values.get(metric.name + end) for end in ENDS]
+            points.append((step, value, *(ends if all(map(is_number, ends)) else ())))
+    return metric, before_and_after(points, kept_update(evaluation, record)), updates
+
+
+def _saved_evaluation(evaluation: Mapping[str, Any]) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """(update, metrics) of evaluation.json, with the names of metrics.jsonl."""
+    metrics, update = evaluation.get("metrics"), evaluation.get("update")
+    if isinstance(metrics, dict) and is_number(update):
+        yield update, {f"eval/{name}": value for name, value in metrics.items()}
 
 
 def evaluations_of(folder: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
-    """(step, metrics) of evaluations in the first and the last lines of metrics; lines that are cut are left out."""
+    """The lines of `lines_of` that have figures of an evaluation."""
+    return (found for found in lines_of(folder) if any(name.startswith("eval/") for name in found[1]))
+
+
+def lines_of(folder: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """(step, metrics) of the first and the last lines of metrics; lines that are cut are left out."""
     path = folder / "metrics.jsonl"
     with suppress(OSError):
         if not path.is_file():
@@ -173,11 +225,10 @@ def evaluations_of(folder: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
                 file.seek(-END_BYTES, os.SEEK_END)
                 ends = ends[:END_BYTES] + b"\n" + file.read(END_BYTES)
         for line in ends.splitlines():
-            if b'"eval/' in line:
-                with suppress(ValueError, RecursionError):
-                    values = json.loads(line)
-                    if isinstance(values, dict) and is_number(step := values.get("step")):
-                        yield step, values
+            with suppress(ValueError, RecursionError):
+                values = json.loads(line)
+                if isinstance(values, dict) and is_number(step := values.get("step")):
+                    yield step, values
 
 
 def _newest_checkpoint(folder: Path) -> int | None:

@@ -6,22 +6,19 @@ them. Which one it is belongs to the checkpoints: a resumed run decides as the u
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, final
 
 from lmgym.config import TrainerConfig
 from lmgym.distributed.random_state import seeded
 from lmgym.errors import InputError, shown
+from lmgym.report.known_metrics import metric_of
 from lmgym.statistics import ENDS
 from lmgym.training.choice import Choice
 from lmgym.training.probes import Report
 from lmgym.training.reporting import overfitting, rising, show_notes
 
 LOSS = "loss"  # the held-out loss, whatever its probe calls it
-LOWER = re.compile(r"(^|[/_])(loss|nll|brier|ece|perplexity)$")
-HIGHER = re.compile(r"(^|[/_])(accuracy|acc|auc|kendall_tau|spearman)(_|$)|(^|/)score/")
-NEITHER = re.compile(r"(^|/)score_length_")
 
 SavedModel = Literal["model", "last"]
 
@@ -54,11 +51,8 @@ Save = Callable[[Any, SavedModel, str], None]
 
 def lower_is_better(metric: str) -> bool | None:
     """The direction of a metric by its full name; None if it has none."""
-    if NEITHER.search(metric):
-        return None
-    if HIGHER.search(metric):
-        return False
-    return True if LOWER.search(metric) else None
+    known = metric_of(f"eval/{metric}")
+    return known.better == "lower" if known and known.better else None
 
 
 def check_best(settings: TrainerConfig) -> None:

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from transformers import TrainerCallback
 
 from lmgym.distributed.ranks import rank
-from lmgym.report.status_line import StatusLine
+from lmgym.report.known_metrics import MAIN_METRICS
+from lmgym.report.status_line import StatusLine, status_figure
 from lmgym.training.reporting import show_notes, time_left
 
 TIMED_UPDATES = 2
@@ -37,15 +37,8 @@ class LogAtEvaluations(TrainerCallback):
 class ShowStatus(TrainerCallback):
     """The status line of the training, on the main rank, with the newest figures."""
 
-    SHOWN = MappingProxyType(
-        {
-            "train/tokens_per_second": "{:,.0f} tok/s",
-            "train/loss": "loss {:.3g}",
-            "train/accuracy": "accuracy {:.3f}",
-            "eval/accuracy": "eval accuracy {:.3f}",
-            "eval/perplexity": "eval perplexity {:.4g}",
-        }
-    )
+    SHOWN = ("train/tokens_per_second", "train/loss", "train/accuracy", "train/token_accuracy", *MAIN_METRICS)
+    """metrics in the order in which they are shown, as far as there is room"""
 
     def __init__(self) -> None:
         self.line = StatusLine("training", 0, "updates", shown=False)
@@ -89,7 +82,8 @@ class ShowStatus(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """Shows the newest figures."""
-        self.figures |= {name: form.format(logs[name]) for name, form in self.SHOWN.items() if name in (logs or {})}
+        known = [name for name in self.SHOWN if name in (logs or {})]
+        self.figures |= {name: status_figure(name, logs[name], state.global_step) for name in known}
         self.line.update(figures=self._shown())
 
     def _shown(self) -> list[str]:

@@ -14,7 +14,8 @@ from lmgym.console import say
 from lmgym.distributed.ranks import all_gather_objects, sum_over_ranks
 from lmgym.environments.episodes import Episode
 from lmgym.environments.protocol import RewardFunction, Sample, SampleReward
-from lmgym.report.status_line import StatusLine
+from lmgym.report.known_metrics import short_name
+from lmgym.report.status_line import StatusLine, status_figure
 from lmgym.runs.supervisor import Supervisor
 from lmgym.scoring.scorers import TextCounts
 from ppo.experience import LogprobMismatch
@@ -25,17 +26,18 @@ Sums = dict[str, tuple[float, float]]
 """a sum and the count that it is divided by"""
 IF_ANY = ("rollout/absent_agents", "rollout/failed_episodes", "sampler/masked_replies")
 """metrics that are left out while there are none"""
-LINE = {
-    "reward/mean": "reward",
-    "eval/reward/mean": "eval",
-    "eval/eval_scorer": "eval scorer",
-    "eval/eval_scorer_gain": "its gain",
-    "kl/reference": "KL",
-    "rollout/reply_tokens": "tokens",
-    "policy/clip_fraction": "clipped",
-    "values/explained_variance": "explained",
-    "rollout/tokens_per_second": "tokens/s",
-}
+LINE = (
+    "reward/mean",
+    "eval/reward/mean",
+    "eval/eval_scorer",
+    "eval/eval_scorer_gain",
+    "kl/reference",
+    "rollout/reply_tokens",
+    "policy/clip_fraction",
+    "values/explained_variance",
+    "rollout/tokens_per_second",
+)
+"""metrics of the line that is printed after an iteration"""
 
 PHASES = {
     "generate": "generating",
@@ -181,15 +183,15 @@ def _std(squares: float, mean: float) -> float:
 @aid("the line of an iteration")
 def show_line(iteration: int, iterations: int, metrics: Mapping[str, float]) -> None:
     """Print the iteration of that number, from 1, in one line."""
-    shown = [f"{label} {metrics[name]:.3g}" for name, label in LINE.items() if name in metrics]
+    shown = [f"{short_name(name)} {metrics[name]:.3g}" for name in LINE if name in metrics]
     say(f"iteration {iteration}/{iterations}: {', '.join(shown)}")
 
 
 @aid("the figures of the status line", list)
-def status_figures(metrics: Mapping[str, float], alarm: str) -> list[str]:
-    """An iteration's figures for the status line, after the alarm, if there is one."""
-    shown = {"rollout/tokens_per_second": "{:,.0f} tok/s", "reward/mean": "reward {:.3g}", "kl/reference": "KL {:.3g}"}
-    return [*filter(None, [alarm]), *(form.format(metrics[n]) for n, form in shown.items() if n in metrics)]
+def status_figures(metrics: Mapping[str, float], alarm: str, update: int) -> list[str]:
+    """The figures of the iteration that ended with this update for the status line, after the alarm if there is one."""
+    names = ("rollout/tokens_per_second", "reward/mean", "kl/reference", "eval/reward/mean")
+    return [*filter(None, [alarm]), *(status_figure(n, metrics[n], update) for n in names if n in metrics)]
 
 
 @final

@@ -29,15 +29,16 @@ def label_metrics(
 ) -> Metrics:
     """Figures of logits[rows, outputs] and reduced scores[rows] against labels[rows] or labels[rows, names].
 
-    class: `accuracy`, `majority_accuracy`, `auc` and the latter within users and prompts; number: `spearman`, the same
-    within, `variance` of the labels, which is the squared error of their mean; bits: `accuracy`, `auc` and `auc_NAME`
-    of each label's own logit. Missing labels are left out; a figure that does not exist is None with the reason.
+    class: `label_accuracy`, `majority_accuracy`, `auc` and the latter within users and prompts; number: `spearman`, the
+    same within, `variance` of the labels, which is the squared error of their mean; bits: `label_accuracy`, `auc` and
+    `auc_NAME` of each label's own logit. Missing labels are left out; a figure that does not exist is None with the
+    reason.
     """
     metrics = Metrics()
     if kind == "class":
         present = labels != MISSING
         truth, predicted = labels[present], logits[present].argmax(1)
-        metrics.add_estimate("accuracy", share(truth == predicted, users[present]), "user")
+        metrics.add_estimate("label_accuracy", share(truth == predicted, users[present]), "user")
         metrics.add_sizes(len(truth), users[present])
         metrics.add("majority_accuracy", float(max(truth.mean(), 1 - truth.mean())))
         _add_auc(metrics, "auc", scores[present], truth == 1, users[present])
@@ -56,7 +57,7 @@ def label_metrics(
 def _add_bits(metrics: Metrics, names: Sequence[str], logits: Floats, labels: Floats, users: NDArray) -> None:
     present = ~np.isnan(labels)
     of_label = np.repeat(users[:, None], len(names), axis=1)[present]
-    metrics.add_estimate("accuracy", share(((logits > 0) == (labels > 0.5))[present], of_label), "user")
+    metrics.add_estimate("label_accuracy", share(((logits > 0) == (labels > 0.5))[present], of_label), "user")
     metrics.add_sizes(int(present.any(1).sum()), of_label)
     for column, name in enumerate(names):
         at = present[:, column]

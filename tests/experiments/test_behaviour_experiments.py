@@ -112,7 +112,7 @@ def test_the_joint_scorer_with_its_evaluations_is_the_plain_run_under_zero(
     found, wanted = read_metrics(folder), read_metrics(joint[1])
     assert found.keys() == wanted.keys()
     for name in wanted:
-        if name.startswith(("eval/", "train/loss", "train/accuracy", "train/grad_norm")):
+        if name.startswith(("eval/", "train/loss", "train/label_accuracy", "train/grad_norm")):
             assert found[name] == pytest.approx(wanted[name], abs=1e-4), name
     assert len(wanted["train/loss"]) == 6
     assert sorted(wanted["eval/gold/gold_spearman"]) == [0, 3, 6]
@@ -181,11 +181,11 @@ def test_ranked_groups_of_different_sizes_train_under_zero2_as_they_do_plain(beg
     )
     assert ": 20 held-out groups" in words(done.stdout)
     a, b = read_metrics(one), read_metrics(two)
-    for name in ("train/loss", "train/accuracy", "train/grad_norm", "eval/accuracy", "eval/ranking/kendall_tau"):
+    for name in ("train/loss", "train/top_1_acc", "train/grad_norm", "eval/top_1_acc", "eval/ranking/kendall_tau"):
         assert a[name] == pytest.approx(b[name], abs=1e-4), name
     lines = read_lines(one / "scores.jsonl")
     best = [int(np.argmax(line["scores"])) == 0 for line in lines]
-    assert np.mean(best) == pytest.approx(json.loads((one / "evaluation.json").read_text())["metrics"]["accuracy"])
+    assert np.mean(best) == pytest.approx(json.loads((one / "evaluation.json").read_text())["metrics"]["top_1_acc"])
 
 
 def test_what_is_wrong_with_a_log_is_one_line_before_training(small_models, world: Path, tmp_path: Path) -> None:

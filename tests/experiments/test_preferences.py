@@ -66,7 +66,7 @@ def plain(go: Go) -> Callable[[str], tuple[CompletedProcess[str], Path]]:
 
 COMPARED = {
     "dpo": ("train/accuracy", "train/margin", "eval/accuracy", "eval/accuracy_low", "eval/margin"),
-    "kto_thumbs": ("train/accuracy", "train/kl", "eval/auc", "eval/margin", "eval/kl"),
+    "kto_thumbs": ("train/label_accuracy", "train/kl", "eval/auc", "eval/margin", "eval/kl"),
 }
 
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 from lmgym.errors import RunStopped
 from lmgym.report.comparison import Comparison
-from lmgym.report.glossary import definition
+from lmgym.report.known_metrics import definition
 from lmgym.report.page import REPORT, report_page, run_sections
 from lmgym.report.panels import Panel
 from lmgym.report.run_files import RunFiles

@@ -59,9 +59,8 @@ def test_a_training_shows_one_line_on_a_terminal_none_in_a_pipe_and_trains_alike
     lines = [text.partition("\x1b[K")[0] for text in said.split("\r") if "/12 updates" in text]
     assert "evaluating: 0/12 updates" in lines
     assert all(len(line) < 80 for line in lines)
-    assert any(
-        line.startswith("training: ") and all(part in line for part in (" left, ", " tok/s, loss ")) for line in lines
-    )
+    parts = " left, ", " tokens/s, loss "
+    assert any(line.startswith("training: ") and all(part in line for part in parts) for line in lines)
 
 
 def test_ppo_shows_its_phases_on_a_terminal_and_learns_alike(
@@ -85,6 +84,6 @@ def test_ppo_shows_its_phases_on_a_terminal_and_learns_alike(
     learning = [line for line in lines if line.startswith("learning")]
     counted = [line.partition(" ")[2].partition("/8 updates")[0] for line in learning]
     assert list(dict.fromkeys(counted)) == ["0", "1", "2", "3", "4", "5", "6", "7"]
-    reward = learning[-1].partition(" tok/s, reward ")[2].partition(",")[0]
+    reward = learning[-1].partition(" tokens/s, reward ")[2].partition(",")[0]
     assert f": reward {reward}, " in iterations[0]
     assert ", KL 0" in learning[-1]

@@ -52,7 +52,7 @@ def assert_same_run(found: Path, wanted: Path) -> None:
     for name in (
         "train/learning_rate",
         "train/loss",
-        "train/accuracy",
+        "train/token_accuracy",
         "eval/perplexity",
         "eval/token_accuracy",
         "eval/samples/tokens",

@@ -54,9 +54,10 @@ def test_the_table_has_outcome_result_and_cost_and_each_unfinished_run_its_comma
     table = [" ".join(line.split()) for line in out.splitlines()]
     cells = {line.partition(" ")[0]: line for line in reversed(table)}
     assert err == ""
-    assert cells["done"] == "done finished accuracy 0.5 -> 0.625 80 min GPU 01-02 03:04"
-    assert table[table.index(cells["done"]) + 1] == "(0.571 to 0.69)"
-    assert cells["dead"] == "dead killed accuracy 0.5 -> 0.6 15 min CPU 01-02 03:04"
+    assert cells["done"] == "done finished accuracy of pairs 0.5 -> 80 min GPU 01-02 03:04"
+    below = table.index(cells["done"])
+    assert table[below + 1 : below + 3] == ["0.625 (0.571 to 0.69)", "after update 9"]
+    assert cells["dead"] == "dead killed accuracy of pairs 0.5 -> 15 min CPU 01-02 03:04"
     assert cells["failed"] == "failed failed, 60 min CPU 01-02 03:04"
     lines = out.splitlines()
     at = next(

@@ -131,7 +131,7 @@ def test_without_the_reference_its_kl_is_absent_and_not_0() -> None:
     line = iteration_metrics(both, learned, LogprobMismatch(0.0, 0.0, 9), 0.5)
     assert not [name for name in line if name.startswith("kl/") or name == "reward/kl_penalty"]
     assert line["reward/total"] == pytest.approx(line["reward/mean"]), "without a penalty"
-    assert status_figures(line | {"rollout/tokens_per_second": 5.0}, "") == ["5 tok/s", "reward 2"]
+    assert status_figures(line | {"rollout/tokens_per_second": 5.0}, "", 8) == ["5 tokens/s", "reward 2"]
 
 
 class Watch:

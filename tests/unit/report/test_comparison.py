@@ -97,7 +97,7 @@ def test_results_have_the_figures_before_and_after_with_intervals(tmp_path: Path
     lines = [{"step": step, **{f"eval/{name}": value for name, value in own.items()}} for step, own in figures]
     (tmp_path / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = {row[0]: row[1:] for row in Comparison.of([tmp_path / "a", tmp_path / "b"]).results().rows}
-    assert rows["accuracy"] == ("0.500 → 0.750 (0.650 to 0.850)", "–")
+    assert rows["accuracy of pairs"] == ("0.500 → 0.750 (0.650 to 0.850)", "–")
     assert rows["held-out prompts"] == ("only 12", "")
     assert rows["outcome"] == ("finished", "finished")
 

@@ -126,7 +126,7 @@ def test_figures_are_means_with_students_interval_over_seeds(tmp_path: Path) -> 
     a, b = [0.7, 0.74, 0.78, 0.71], [0.8]
     comparison = Comparison.of(several(tmp_path, "a", a) + several(tmp_path, "b", b, config={"learning_rate": 1}))
     low, high = stats.t.interval(0.95, 3, np.mean(a), stats.sem(a))
-    assert cells(comparison)["accuracy"] == (
+    assert cells(comparison)["accuracy of pairs"] == (
         f"0.250 → {np.mean(a):.3f} ({low:.3f} to {high:.3f})",
         "0.250 → 0.800, one seed",
     )
@@ -135,16 +135,16 @@ def test_figures_are_means_with_students_interval_over_seeds(tmp_path: Path) -> 
 
 def test_an_accuracy_over_seeds_does_not_reach_above_one_and_equal_ones_have_no_interval(tmp_path: Path) -> None:
     comparison = Comparison.of(several(tmp_path, "a", [0.99, 1.0, 0.98]))
-    assert cells(comparison)["accuracy"] == ("0.250 → 0.990 (0.965 to 1.000)",)
+    assert cells(comparison)["accuracy of pairs"] == ("0.250 → 0.990 (0.965 to 1.000)",)
     comparison = Comparison.of(several(tmp_path, "b", [0.75, 0.75]))
-    assert cells(comparison)["accuracy"] == ("0.250 → 0.750, the same for all seeds",)
+    assert cells(comparison)["accuracy of pairs"] == ("0.250 → 0.750, the same for all seeds",)
 
 
 def test_single_runs_are_one_seed_each_and_nothing_is_tested_over_seeds(tmp_path: Path) -> None:
     a, b = run(tmp_path / "a", 0, 0.7), run(tmp_path / "b", 1, 0.8, config={"learning_rate": 1})
     comparison = Comparison.of([a.folder, b.folder])
     assert cells(comparison)["seeds"] == ("one seed", "one seed")
-    assert cells(comparison)["accuracy"] == ("0.250 → 0.700", "0.250 → 0.800")
+    assert cells(comparison)["accuracy of pairs"] == ("0.250 → 0.700", "0.250 → 0.800")
     assert [panel.title for panel in comparison.tables()] == [
         "Results", "Paired tests of two runs, one seed each", "Settings that differ",
     ]  # fmt: skip
@@ -184,7 +184,7 @@ def test_methods_with_one_seed_or_other_results_are_not_tested_and_the_reason_is
     rows = Comparison.of([*a, *b, c]).seeds_tests().rows
     assert [row[-1] for row in rows] == [
         "one seed of b_s0: no test; needed: two seeds or more of both",
-        "results are of different kinds: accuracy and perplexity",
+        "results are of different kinds: accuracy of pairs and perplexity",
     ]
 
 
@@ -199,15 +199,15 @@ def test_runs_that_did_not_finish_are_not_counted_and_named(tmp_path: Path) -> N
     folders.append(run(tmp_path / "a_s2", 2, 0.1, outcome="collapsed").folder)
     folders.append(run(tmp_path / "a_s3", 3, 0.1, outcome="running").folder)
     comparison = Comparison.of(folders, killed={tmp_path / "a_s3"})
-    assert cells(comparison)["accuracy"][0].startswith("0.250 → 0.650 (")
+    assert cells(comparison)["accuracy of pairs"][0].startswith("0.250 → 0.650 (")
     assert cells(comparison)["seeds"] == ("2 (0, 1)",)
     assert cells(comparison)["outcome"] == (
         "a_s2: stopped: the policy collapsed, not counted; a_s3: killed, not counted",
     )
     runs = {row[0]: row for row in comparison.single_runs().rows}
-    assert runs["a_s3"][1:] == ("a_s*", "accuracy 0.250 → 0.100", "–", "killed")
+    assert runs["a_s3"][1:] == ("a_s*", "accuracy of pairs 0.250 → 0.100", "–", "killed")
     lone = Comparison.of([tmp_path / "a_s0", tmp_path / "a_s2", tmp_path / "a_s3"])
-    assert cells(lone)["accuracy"] == ("0.250 → 0.600, one seed",)
+    assert cells(lone)["accuracy of pairs"] == ("0.250 → 0.600, one seed",)
 
 
 def test_paired_tests_are_of_runs_with_the_same_seed_of_two_methods(tmp_path: Path) -> None:

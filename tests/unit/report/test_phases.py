@@ -27,7 +27,7 @@ def test_phases_add_up_to_the_time_on_the_clock(tmp_path: Path) -> None:
         ("sampling replies", "30 s", "30%"), ("start, loading, saving and all else", "30 s", "30%"),
         ("updates", "20 s", "20%"), ("evaluation", "15 s", "15%"), ("computing rewards", "5 s", "5%"),
     ]  # fmt: skip
-    assert panel.terms["sampling replies"] == "Seconds of sampling replies."
+    assert panel.terms["sampling replies"] == "Time of sampling replies. Unit: seconds."
 
 
 def test_a_run_that_goes_on_has_phases_of_its_time_so_far(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def reply(task: int, text: str, reward: float, prompt: str = "User: hi\nBot:") -
 def test_replies_of_the_data_are_not_called_replies_after_training(tmp_path: Path) -> None:
     [panel] = replies(run(tmp_path, {"000000": [pair(0.5, 0.25)], "000008": [pair(2.0, -1.0)]}))
     assert panel.title == "Replies of held-out rows, with their scores before and after training"
-    assert panel.about == "1 held-out rows, after 0 and after 8 updates."
+    assert panel.about == "1 held-out rows, before training and after update 8."
     [found] = panel.pairs
     assert [side["scores"] for side in found["sides"]] == [
         [("score before", 0.5), ("after", 2.0)], [("score before", 0.25), ("after", -1.0)],
@@ -63,7 +63,7 @@ def test_runs_stand_side_by_side_on_the_prompts_that_all_have(tmp_path: Path) ->
         "c": run(tmp_path / "c", {"evaluation-000002": [reply(1, "deux", 0.25)]}),
     }
     [panel] = compared(runs)
-    assert panel.about == "1 held-out rows that all runs have; updates: a after 4, b after 8, c after 2."
+    assert panel.about == "1 held-out rows that all runs have: a after update 4, b after update 8, c after update 2."
     [found] = panel.pairs
     assert [(side["name"], side["text"]) for side in found["sides"]] == [("a", "two"), ("b", "TWO"), ("c", "deux")]
     assert found["changes"] == [

@@ -42,7 +42,7 @@ def test_present_bits_are_the_count_and_rows_are_the_items() -> None:
     assert total.item() == pytest.approx(3 * math.log(2))
     assert count == batch["count"]
     # row 1: logit 0 says no: wrong on 1, right on 0; row 2: wrong
-    assert objective.tallies(logits, batch)["accuracy"].item() == pytest.approx(0.5)
+    assert objective.tallies(logits, batch)["label_accuracy"].item() == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_groups_of_different_sizes_share_a_batch() -> None:
     second = -math.log(weights[0] / sum(weights)) - math.log(weights[1] / sum(weights[1:]))
     assert total.item() == pytest.approx(first + second, rel=1e-5)
     assert int(count) == batch["count"] == batch["items"] == 2
-    assert objective.tallies(scores, batch)["accuracy"] == 2
+    assert objective.tallies(scores, batch)["top_1_acc"] == 2
 
 
 def test_the_best_reply_may_be_one_of_several_that_people_tied() -> None:
     objective, batch = ranked((1, 1, 2), (3, 2, 2))
     scores = torch.tensor([[0.0], [5.0], [1.0], [9.0], [0.0], [0.0]])
-    assert objective.tallies(scores, batch)["accuracy"] == 1
+    assert objective.tallies(scores, batch)["top_1_acc"] == 1
 
 
 def test_a_group_that_is_a_filler_counts_for_nothing() -> None:
@@ -116,7 +116,7 @@ def test_a_group_that_is_a_filler_counts_for_nothing() -> None:
     assert batch["tokens"] == 4
     assert scores.grad[2:].abs().max() == 0
     assert scores.grad[:2].abs().max() > 0
-    assert objective.tallies(scores.detach(), batch)["accuracy"] == 1
+    assert objective.tallies(scores.detach(), batch)["top_1_acc"] == 1
 
 
 def test_pairs_count_as_items() -> None:

@@ -69,7 +69,7 @@ def test_the_held_out_probe_is_the_scorer_and_plain_functions(
     labels = task.label.compute(*(columns[name] for name in task.label.columns))[rows]
     if kind == "class":
         assert found["auc"] == pytest.approx(roc_auc_score(labels, direct))
-        assert found["accuracy"] == pytest.approx(accuracy_score(labels, direct > 0.5))
+        assert found["label_accuracy"] == pytest.approx(accuracy_score(labels, direct > 0.5))
         assert found["majority_accuracy"] == max(labels.mean(), 1 - labels.mean())
     elif kind == "number":
         assert found["spearman"] == pytest.approx(stats.spearmanr(direct, labels).statistic)
@@ -103,7 +103,7 @@ def test_bits_are_measured_a_label_at_a_time_without_the_missing_ones() -> None:
     assert found.reasons["auc_c"] == "the label is 1 in all 200 rows"
     assert found["auc"] == pytest.approx(np.mean(aucs))
     at = ~np.isnan(labels)
-    assert found["accuracy"] == pytest.approx(((logits > 0) == (labels > 0.5))[at].mean())
+    assert found["label_accuracy"] == pytest.approx(((logits > 0) == (labels > 0.5))[at].mean())
 
 
 def test_within_users_only_pairs_of_one_user_count() -> None:
@@ -137,7 +137,7 @@ def test_the_ranking_probe_finds_the_best_reply_and_gives_a_tie_no_credit(models
     probe = RankingProbe(examples, models[1], 0, 100)
     scores = [0.0, 1.0, 0.0, 1.0, -1.0, 3.0, 3.0, 0.0, 1.0, 0.5]
     monkeypatch.setattr(probe.forwards, "logits", lambda *_: torch.tensor(scores, dtype=torch.float64)[:, None])
-    assert probe.measure(models[1], CPU)["accuracy"] == 0.5
+    assert probe.measure(models[1], CPU)["top_1_acc"] == 0.5
     assert [line["scores"] for line in probe.lines()] == [scores[:2], scores[2:5], scores[5:7], scores[7:]]
 
 

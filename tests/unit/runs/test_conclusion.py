@@ -29,7 +29,7 @@ def test_a_scorer_says_its_accuracy_and_the_command_that_optimises_against_it(
     lines = (accuracy(0, 0.5, 0.4, 0.6), accuracy(9, 0.9, 0.8, 0.95))
     folder = finished(Path("outputs/hh"), "reward_models", config, *lines)
     assert conclude(folder) == [
-        "result: accuracy on held-out rows rose from 0.5 to 0.9 (95% interval 0.8 to 0.95)",
+        "result: accuracy of pairs on held-out rows rose from 0.5 to 0.9 (95% interval 0.8 to 0.95)",
         "next: lmgym train ppo hh_harmless --model base --scorers hh=outputs/hh/model --prompts 'two words.jsonl'",
     ]
 
@@ -44,7 +44,7 @@ def test_an_interval_that_holds_the_value_before_is_no_clear_change(low: float, 
 def test_a_change_that_the_printed_digits_do_not_show_is_none(tmp_path: Path) -> None:
     before, after = accuracy(0, 0.5001, 0.4, 0.6), accuracy(9, 0.5002, 0.4, 0.7)
     [said, _] = conclude(finished(tmp_path / "run", "reward_models", {}, before, after))
-    assert said.startswith("result: accuracy on held-out rows stayed at 0.5 (95% interval")
+    assert said.startswith("result: accuracy of pairs on held-out rows stayed at 0.5 (95% interval")
 
 
 def test_a_policy_says_what_was_not_optimised_and_chats_with_its_scorers(

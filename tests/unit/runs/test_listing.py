@@ -87,7 +87,7 @@ def test_the_final_evaluation_counts_where_there_is_one(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     write_metrics(folder, {"step": 0, "eval/accuracy": 0.5}, {"step": 9, "eval/accuracy": 0.6})
     assert (read_run(folder).before, read_run(folder).after) == (0.5, 0.6)
-    (folder / "evaluation.json").write_text(json.dumps({"metrics": {"accuracy": 0.7}}))
+    (folder / "evaluation.json").write_text(json.dumps({"update": 9, "metrics": {"accuracy": 0.7}}))
     assert (read_run(folder).before, read_run(folder).after) == (0.5, 0.7)
 
 

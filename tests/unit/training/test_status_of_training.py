@@ -21,9 +21,10 @@ from lmgym.training.callbacks import LogAtEvaluations, ShowStatus
 def test_a_held_out_loss_above_its_lowest_is_an_alarm_before_all_figures(losses: dict[int, float], rises: bool) -> None:
     status = ShowStatus()
     status.watch(losses)
-    status.on_log(None, None, None, {"train/tokens_per_second": 1234.5, "train/loss": 0.12345, "epoch": 1.0})
+    figures = {"train/tokens_per_second": 1234.5, "train/loss": 0.12345, "epoch": 1.0}
+    status.on_log(None, SimpleNamespace(global_step=1), None, figures)
     alarm = ["ALARM: the held-out loss rises"] if rises else []
-    assert status._shown() == [*alarm, "1,234 tok/s", "loss 0.123"]
+    assert status._shown() == [*alarm, "1,234 tokens/s", "loss 0.123"]
 
 
 def test_figures_stay_until_newer_ones_come_and_an_alarm_ends_with_its_cause() -> None:
@@ -32,9 +33,9 @@ def test_figures_stay_until_newer_ones_come_and_an_alarm_ends_with_its_cause() -
     status.on_log(None, state, None, {"train/loss": 0.5, "eval/accuracy": 0.75})
     status.watch({2: 0.1, 4: 0.2})
     status.on_log(None, state, None, {"train/loss": 0.25})
-    assert status._shown() == ["ALARM: the held-out loss rises", "loss 0.25", "eval accuracy 0.750"]
+    assert status._shown() == ["ALARM: the held-out loss rises", "loss 0.25", "accuracy of pairs 0.75 after update 4"]
     status.watch({2: 0.1, 4: 0.2, 6: 0.05})
-    assert status._shown() == ["loss 0.25", "eval accuracy 0.750"]
+    assert status._shown() == ["loss 0.25", "accuracy of pairs 0.75 after update 4"]
 
 
 @pytest.mark.parametrize(
