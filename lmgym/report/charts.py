@@ -77,17 +77,28 @@ def scatter_path(series: Mapping[str, Points], x: str, y: str) -> Spec:
     Error bars where they have low and high. The last point of each series shows its update, the others when pointed at.
     """
     rows = []
+    places = [point[0] for found in series.values() for point in found]
+    middle = (min(places) + max(places)) / 2 if places else 0
     for name, found in series.items():
         own = _rows(name, [point[:-1] for point in found])
         rows += [row | {"update": point[-1]} for row, point in zip(own, found, strict=True)]
         if own:
-            rows[-1]["label"] = f"after {found[-1][-1]:,}"
+            # inside the chart: behind a point on the left, before one on the right
+            side = "before" if own[-1]["x"] > middle else "behind"
+            rows[-1][side] = f"after {found[-1][-1]:,}"
     color = _color(list(series))
     encoding = {"x": _axis("x", x), "y": _axis("y", y), "color": color, "order": {"field": "order"}}
     bars = {"x": _axis("x", x), "y": _axis("low", y), "y2": {"field": "high"}, "color": color}
-    words = {"type": "text", "align": "right", "dx": -7, "dy": -8}
     after = {"field": "update", "title": "after update", "format": ",d"}
-    named = {"x": _axis("x", x), "y": _axis("y", y), "text": {"field": "label", "type": "nominal"}}
+    labels = [
+        {
+            "transform": [{"filter": f"isValid(datum.{side})"}],
+            "mark": {"type": "text", "align": align, "dx": shift, "dy": -8},
+            "encoding": {"x": _axis("x", x), "y": _axis("y", y), "text": {"field": side, "type": "nominal"}},
+        }
+        for side, align, shift in (("before", "right", -7), ("behind", "left", 7))
+        if any(side in row for row in rows)  # Vega warns of a layer without rows
+    ]
     return {
         "data": {"values": rows},
         "usermeta": {"series": list(series)},
@@ -101,7 +112,7 @@ def scatter_path(series: Mapping[str, Points], x: str, y: str) -> Spec:
             {"transform": [WITH_BOUNDS], "mark": {"type": "rule", "opacity": 0.5}, "encoding": bars},
             {"mark": {"type": "line", "strokeWidth": 2}, "encoding": encoding},
             {"mark": _dot() | {"size": 50}, "encoding": encoding | {"tooltip": [*_tooltip(x, y), after]}},
-            {"transform": [{"filter": "isValid(datum.label)"}], "mark": words, "encoding": named},
+            *labels,
         ],
     }
 

@@ -296,7 +296,7 @@ def _result(run: RunFiles, names: str) -> str:
     if after is None:
         return f"{start}{NONE_YET}" if before else ""
     interval = f" ({figure(after[2])} to {figure(after[3])})" if len(after) == 4 else ""
-    return f"{start}{figure(after[1])}{interval}{'' if after[0] == usual else f', {after_update(after[0])}'}"
+    return f"{start}{figure(after[1])}{interval}{'' if after[0] in (0, usual) else f', {after_update(after[0])}'}"
 
 
 def paired_test(first: RunFiles, second: RunFiles) -> PairedTest | str:

@@ -154,7 +154,7 @@ CURVES = (
     Curve(
         "lengths",
         "Length of replies",
-        "Lengths that fall to a few tokens or rise to the limit are a sign of a reward that can be exploited.",
+        "Lengths that fall to a few tokens or rise to the limit are a warning (in RL: the reward can be exploited).",
         {"rollouts": "rollout/reply_tokens", "held out": "eval/rollout/reply_tokens|eval/samples/tokens|eval/tokens"},
         bounds=(0.0, math.inf),
     ),
@@ -188,7 +188,7 @@ CURVES = (
     ),
     Curve(
         "policy_loss",
-        "Losses of policy and critic",
+        "Training losses",
         "The policy's loss is no measure of progress.",
         {"policy": "loss/policy", "critic": "loss/value"},
     ),

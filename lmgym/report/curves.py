@@ -93,7 +93,9 @@ def unit_of(curve: Curve, run: RunFiles) -> str:
 
 def about_lines(curve: Curve, series: Mapping[str, Points], run: RunFiles) -> str:
     """What a curve's lines are, and what their bands are over if there are any."""
-    has_bands = len(series) <= MOST_BANDS and any(len(point) == 4 for points in series.values() for point in points)
+    has_bands = len(series) <= MOST_BANDS and any(
+        len(points) > 1 and len(point) == 4 for points in series.values() for point in points
+    )
     over = dict.fromkeys(metric.over for metric in _metrics(curve, run) if metric.over)
     return f"{curve.about} Bands are 95% intervals over {' and '.join(over)}.".strip() if has_bands else curve.about
 

@@ -15,7 +15,7 @@ from lmgym.report.key_figures import (
     main_metric,
     why_none,
 )
-from lmgym.report.known_metrics import MAIN_METRICS, definition, metric_of
+from lmgym.report.known_metrics import MAIN_METRICS, definition, metric_of, title_of
 from lmgym.report.panels import Card, Panel, Table, duration, figure
 from lmgym.report.run_files import Row, RunFiles, is_number
 from lmgym.report.samples import shown
@@ -63,16 +63,16 @@ def cards(run: RunFiles) -> list[Card]:
 
 def _card(run: RunFiles, name: str) -> Card | None:
     """The figure of a metric; None if it was not measured."""
-    metric, points = metric_of(name, run.stage), first_of(run, name)[1]
-    if metric is None or not points:
+    metric = metric_of(name, run.stage)
+    if metric is None or not run.series(name):
         return None
     before, after = figures_of(run, name)
     first, about = figure(before[1]) if before else "", definition(name, run.stage)
-    if metric.of_data:
-        return Card(metric.title, figure(points[-1][1]), "", about, "of the held-out rows, not of the model")
     if after is None:
         return Card(metric.title, NONE_YET, first, about, "measured before training only")
     update, value, *ends = after
+    if metric.of_data:
+        return Card(metric.title, figure(value), "", about, "of the held-out rows, not of the model")
     interval = f"95%: {figure(ends[0])} to {figure(ends[1])} over {metric.over}" if ends else ""
     return Card(metric.title, figure(value), first, about, ", ".join(filter(None, (after_update(update), interval))))
 
@@ -81,8 +81,9 @@ def figures_of(run: RunFiles, names: str) -> BeforeAndAfter:
     """A figure before training, where that says something, and of the model that is kept; names as in `points_of`."""
     name, points = first_of(run, names)
     found, metric = before_and_after(points, run.kept_update), metric_of(name, run.stage)
-    says_nothing = metric is not None and (metric.of_data or metric.before_updates)
-    return found._replace(before=None) if says_nothing else found
+    if metric is not None and metric.of_data and points:
+        return BeforeAndAfter(None, points[-1])
+    return found._replace(before=None) if metric is not None and metric.before_updates else found
 
 
 def no_result(run: RunFiles) -> str:
@@ -116,10 +117,13 @@ def ending(run: RunFiles) -> list[str]:
     record, updates = run.record, run.updates
     how, comma, more = outcome(record)[1].partition(", ")
     found = [f"{how.capitalize()} after {_count(updates)} update{'' if updates == 1 else 's'}{comma}{more}."]
-    if why := no_result(run):
-        found.append(f"No result yet: {why}. Figures of held-out rows and replies are of the model before training.")
+    if no_result(run):
+        found.append(
+            "No result yet: the trained model was not evaluated. Figures of held-out rows and replies are of the model "
+            "before training."
+        )
     if run.kept_update is not None:
-        metric = shown(run.best_metric)
+        metric = shown(title_of(f"eval/{run.best_metric}", run.stage).removeprefix("eval/"))
         found.append(
             f"model/ is the model after update {run.kept_update:,}, the best by {metric}: the figures are its own."
         )
@@ -139,6 +143,10 @@ def ending(run: RunFiles) -> list[str]:
     return found
 
 
+def _when(step: object) -> str:
+    return after_update(step) if is_number(step) else shown(step)
+
+
 def _count(number: object) -> str:
     """A number of a file as it is printed; of another value its form."""
     return f"{number:,}" if is_number(number) else shown(number)
@@ -151,7 +159,7 @@ def notes(run: RunFiles) -> list[Panel]:
     rows = [
         (
             str(event.get("kind", "note")),
-            f"after\N{NO-BREAK SPACE}update\N{NO-BREAK SPACE}{_count(event.get('step', 0))}",
+            _when(event.get("step", 0)).replace(" ", "\N{NO-BREAK SPACE}"),
             _without_kind(shown(event.get("text", ""))),
         )
         for event in events[:MOST_NOTES]

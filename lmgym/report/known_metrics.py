@@ -12,7 +12,7 @@ from functools import cache
 from lmgym.report import reward_metrics, rl_metrics, trainer_metrics
 from lmgym.report.metric import Metric
 
-TABLE = [*rl_metrics.TABLE, *trainer_metrics.TABLE, *reward_metrics.TABLE]
+TABLE = [*rl_metrics.TABLE, *reward_metrics.TABLE, *trainer_metrics.TABLE]
 ENDS_OF_INTERVALS = {"_low": "Lower end", "_high": "Upper end"}
 WITHIN = {
     "_within_users": "Only pairs of rows of the same user count: a scorer that merely recognises users has 0.5 here.",

@@ -66,6 +66,8 @@ def figure(value: Any) -> str:
         return str(value)
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
+    if abs(value) >= 100:
+        return f"{value:.1f}"
     return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.2g}"
 
 

@@ -254,6 +254,16 @@ TABLE: Table = [
     ),
     *group(
         RL,
+        "the environment's",
+        {
+            "(eval/)?episode/(.+)": (
+                "\\2",
+                "A figure that the environment gives of an episode: its mean over episodes.",
+            ),
+        },
+    ),
+    *group(
+        RL,
         "your metric's",
         {
             "metrics/(.+)": (

@@ -69,15 +69,16 @@ def _before_and_after(before: Row | None, after: Row, side: str) -> Row:
 
 def compared(runs: Mapping[str, RunFiles]) -> list[Panel]:
     """Replies of several runs to the same held-out prompts side by side, of the model of each that is kept."""
-    of_runs, updates = [], []
+    of_runs, updates, titles = [], [], []
     for name, run in runs.items():
         found = _first_and_last(run)
         if not found:
             return []
         updates.append(f"{name} {after_update(max(found))}")
+        titles.append(name if max(found) else f"{name}, {after_update(0)}")
         of_runs.append({(*_key(row), str(row.get("prompt"))): row for row in _first_turns(found[max(found)])})
     shared = [key for key in of_runs[0] if all(key in rows for rows in of_runs)]
-    rows = [_side_by_side({name: rows[key] for name, rows in zip(runs, of_runs, strict=True)}) for key in shared]
+    rows = [_side_by_side({name: rows[key] for name, rows in zip(titles, of_runs, strict=True)}) for key in shared]
     if not rows:
         return []
     number = f"The first {MOST_PAIRS} of {len(rows):,}" if len(rows) > MOST_PAIRS else f"{len(rows)}"
@@ -171,14 +172,16 @@ def score_distributions(run: RunFiles) -> list[Panel]:
     found = _first_and_last(run)
     if not found or any(isinstance(row.get("replies"), list) for row in found[max(found)]):
         return []
-    panels = []
+    panels, drawn = list[Panel](), list[dict[str, list[float]]]()
     scored = {update: [scores_of(row) for row in rows] for update, rows in found.items()}
     names = dict.fromkeys(name for scores in scored[max(scored)] for name in scores)
     for number, name in enumerate(list(names)[:MOST_HISTOGRAMS]):
         samples = {
             after_update(update): [scores[name] for scores in rows if name in scores] for update, rows in scored.items()
         }
-        if any(len(set(values)) > 1 for values in samples.values()):
+        repeats = samples in drawn  # a reward of one scorer is that scorer's score
+        drawn.append(samples)
+        if not repeats and any(len(set(values)) > 1 for values in samples.values()):
             about = "Over the replies to all held-out prompts."
             panels.append(Panel(f"scores_{number}", f"Distribution: {name}", about, histogram(samples, name)))
     return panels

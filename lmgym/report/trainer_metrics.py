@@ -182,11 +182,19 @@ TABLE: Table = [
         },
     ),
     *group(
-        R | P,
+        R,
         "score",
         {
-            "train/margin": "Mean score (or implicit reward) of the chosen reply minus that of the rejected one, "
-            "over the training pairs since the last line.",
+            "train/margin": "Mean score of the chosen reply minus that of the rejected one, over the training pairs "
+            "since the last line.",
+        },
+    ),
+    *group(
+        P,
+        "implicit reward",
+        {
+            "train/margin": "Mean implicit reward of the chosen reply minus that of the rejected one, over the "
+            "training pairs since the last line.",
         },
     ),
     *group(

@@ -142,6 +142,17 @@ def read_metrics(folder: Path) -> dict[str, dict[int, float]]:
     return metrics
 
 
+def assert_metrics_are_known(folder: Path) -> None:
+    """Every metric that a run of a stage has logged is in the table, as one of that stage."""
+    from lmgym.report.known_metrics import metric_of
+    from lmgym.report.run_files import RunFiles
+
+    run = RunFiles(folder)
+    assert run.stage, folder
+    unknown = [name for name in run.metric_names if not metric_of(name, run.stage)]
+    assert unknown == [], f"{unknown} of {run.stage} are not in the table of metrics: lmgym/report"
+
+
 def read_weights(folder: Path) -> Mapping[str, Any]:
     """The weights of a run's model."""
     from safetensors.torch import load_file

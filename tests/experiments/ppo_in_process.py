@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launching import assert_metrics_are_known
+
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.runs.flags import flatten
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
@@ -48,4 +50,7 @@ def train_small(
         fields = vars(getattr(config, group))
         own = {key: str(v) if isinstance(v, Path) else v for key, v in changes.items() if key in fields}
         groups[group] = replace(getattr(config, group), **own)
-    return train(replace(config, **groups), prepare)
+    folder = train(replace(config, **groups), prepare)
+    if (folder / "metrics.jsonl").exists():  # no dry run
+        assert_metrics_are_known(folder)
+    return folder

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from gradient_script import gradients
-from launching import ROOT, flags, launch, read_lines, read_metrics, run, words
+from launching import ROOT, assert_metrics_are_known, flags, launch, read_lines, read_metrics, run, words
 
 from lmgym.messages import from_transcript
 from lmgym.scoring.scorers import HFScorer
@@ -79,6 +79,8 @@ def begin(small_models, world: Path, tmp_path_factory) -> Start:
         script = ROOT / f"reward_models/experiments/{experiment}.py"
         done = run(launch(kind, *flags(**values), script=script))
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+        if (folder / "metrics.jsonl").exists():
+            assert_metrics_are_known(folder)
         return done, folder
 
     return go

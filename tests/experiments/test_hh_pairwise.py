@@ -12,6 +12,7 @@ import pytest
 import torch
 from launching import (
     ROOT,
+    assert_metrics_are_known,
     flags,
     largest_difference,
     launch,
@@ -61,6 +62,8 @@ def begin(small_models: dict[str, Path], few_pairs: Path, held_out_pairs: Path, 
         }
         done = run(launch(kind, *flags(**values), *more))
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+        if (folder / "metrics.jsonl").exists():
+            assert_metrics_are_known(folder)
         return done, folder
 
     return go

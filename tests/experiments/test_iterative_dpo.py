@@ -11,6 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 from launching import (
     ROOT,
+    assert_metrics_are_known,
     finish,
     flags,
     largest_difference,
@@ -46,6 +47,7 @@ def go(tmp_path_factory, settings) -> Go:
             values["deepspeed"] = ROOT / "configs" / config
         done = run(launch(kind, *flags(**values), *more, script=SCRIPT))
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+        assert_metrics_are_known(Path(str(values["output"])))
         return done, Path(str(values["output"]))
 
     return begin

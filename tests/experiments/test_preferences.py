@@ -6,7 +6,18 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from launching import ROOT, flags, largest_difference, launch, read_lines, read_metrics, read_weights, run, words
+from launching import (
+    ROOT,
+    assert_metrics_are_known,
+    flags,
+    largest_difference,
+    launch,
+    read_lines,
+    read_metrics,
+    read_weights,
+    run,
+    words,
+)
 
 PREFERENCES = ROOT / "preferences/experiments"
 UPDATES, TOKENS = 4, 300
@@ -46,6 +57,8 @@ def go(tmp_path_factory, small_models: dict[str, Path], few_pairs: Path, thumbs_
             values["deepspeed"] = ROOT / "configs" / config
         done = run(launch(kind, *flags(**values), *more, script=PREFERENCES / f"{name}.py"))
         assert (done.returncode == 0) != fails, done.stdout[-3000:] + done.stderr[-5000:]
+        if not fails:
+            assert_metrics_are_known(folder)
         return done, folder
 
     return begin

@@ -7,7 +7,18 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
-from launching import ROOT, flags, largest_difference, launch, read_lines, read_metrics, read_weights, run, words
+from launching import (
+    ROOT,
+    assert_metrics_are_known,
+    flags,
+    largest_difference,
+    launch,
+    read_lines,
+    read_metrics,
+    read_weights,
+    run,
+    words,
+)
 
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.models.forward.policies import load_policy
@@ -36,6 +47,8 @@ def go(tmp_path_factory, small_models: dict[str, Path], chats_file: Path) -> Go:
             values["deepspeed"] = ROOT / "configs" / config
         done = run(launch(kind, *flags(**values), *more, script=SFT / f"{name}.py"))
         assert (done.returncode == 0) != fails, done.stdout[-3000:] + done.stderr[-5000:]
+        if not fails:
+            assert_metrics_are_known(folder)
         return done, folder
 
     return begin
@@ -106,7 +119,8 @@ def test_a_run_leaves_a_policy_that_talks_its_samples_and_its_figures(plain, cha
         "train_rows": 32, "eval_rows": 8, "truncated_rows": 0, "shortened_rows": 0, "rejected_rows": 0,
     }  # fmt: skip
     measured = json.loads((folder / "evaluation.json").read_text())["metrics"]
-    assert {"perplexity", "token_accuracy", "loss", "samples/tokens", "samples/ended"} == set(measured)
+    accuracy = {"token_accuracy", "token_accuracy_low", "token_accuracy_high"}
+    assert accuracy | {"perplexity", "loss", "samples/tokens", "samples/ended"} == set(measured)
     assert [path.name for path in sorted((folder / "samples").iterdir())] == [
         "000000.jsonl",
         "000004.jsonl",

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lmgym.cli.main import main
+from lmgym.runs.locks import FolderLock
 
 
 def run(folder: Path, rate: float) -> str:
@@ -50,6 +51,17 @@ def test_a_report_is_written_again(tmp_path: Path) -> None:
     done = invoke("report", run(tmp_path / "a", 0.001))
     assert done.output == f"written: {tmp_path / 'a/report.html'}\n"
     assert 'data-testid="panel-reliability"' in (tmp_path / "a/report.html").read_text()
+
+
+def test_a_run_that_wrote_no_end_is_killed_unless_a_process_holds_its_folder(tmp_path: Path) -> None:
+    folder = Path(run(tmp_path / "a", 0.001))
+    (folder / "run.json").write_text(json.dumps({"name": "a", "outcome": "running"}))
+    invoke("report", str(folder))
+    assert "Killed after 0 updates." in (folder / "report.html").read_text()
+    lock = FolderLock(folder)
+    invoke("report", str(folder))
+    lock.release()
+    assert "Running after 0 updates, as this page was written." in (folder / "report.html").read_text()
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:

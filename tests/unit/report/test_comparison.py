@@ -118,3 +118,25 @@ def test_rows_are_the_same_in_another_order_and_a_row_twice_is_two(tmp_path: Pat
     assert isinstance(found, PairedTest)
     assert (found.difference.value, found.difference.rows) == (0, 13)
     assert "12 of them in common" in str(paired_test(run(tmp_path / "c", rows), run(tmp_path / "d", [*rows, rows[0]])))
+
+
+def test_a_run_whose_trained_model_was_not_evaluated_has_no_result_and_is_not_tested(tmp_path: Path) -> None:
+    for name, steps in (("a", (0, 4)), ("b", (0,))):
+        folder = tmp_path / name
+        (folder / "samples").mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps({"outcome": "interrupted", "stage": "ppo"}))
+        lines = [{"step": step, "eval/reward/mean": 0.5 + step} for step in steps]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for step in steps:
+            rows = [{"task": i, "agent": "p", "prompt": str(i), "reply": "x", "episode_reward": i} for i in range(8)]
+            path = folder / f"samples/evaluation-{step:06d}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    a, b = (RunFiles(tmp_path / name) for name in "ab")
+    found = Comparison.of([a.folder, b.folder])
+    rows = {row[0]: row[1:] for row in found.results().rows}
+    assert rows["held-out reward"] == ("0.500 → 4.500", "0.500 → none yet")
+    assert rows["measured"] == ("after update 4", "–")
+    assert (
+        "b has no result yet: interrupted after 0 updates, before an evaluation of the trained model." in found.notes()
+    )
+    assert paired_test(a, b) == "no results on held-out rows to compare"

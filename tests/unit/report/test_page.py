@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import lmgym.report.page as page_module
+from lmgym.report import facts
 from lmgym.report.page import report_page, run_sections
 from lmgym.report.panels import Panel
 from lmgym.report.run_files import RunFiles
@@ -230,7 +231,7 @@ def test_figures_are_those_of_the_model_that_is_kept(tmp_path: Path) -> None:
     )
     (tmp_path / "evaluation.json").write_text(json.dumps({"update": 10, "best_metric": "nll"}))
     page = " ".join(report_page(tmp_path).split())
-    assert "model/ is the model after update 10, the best by nll: the figures are its own" in page
+    assert "model/ is the model after update 10, the best by held-out loss: the figures are its own" in page
     assert "<small>0.700 →</small> 0.500" in page
     assert "Stopped early after update 30" in page
     assert panels(tmp_path)["loss"].chart["layer"][0]["data"]["values"] == [{"x": 10}]  # type: ignore[index]
@@ -276,3 +277,49 @@ def test_reference_lines_that_are_none_are_not_drawn(tmp_path: Path, lines_: Any
     record["data"]["reference_lines"] = lines_
     (run / "run.json").write_text(json.dumps(record))
     assert panels(run)["reward"].chart == plain
+
+
+def test_figures_before_training_are_no_result_of_a_run_that_was_stopped_before_its_next_evaluation(
+    tmp_path: Path,
+) -> None:
+    record = {
+        "name": "small",
+        "outcome": "interrupted",
+        "stage": "preferences",
+        "error": "RunStopped: SIGTERM",
+    }
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    evaluated = {
+        "eval/accuracy": 0.5,
+        "eval/length_accuracy": 0.75,
+        "eval/accuracy_low": 0.4,
+        "eval/accuracy_high": 0.6,
+    }
+    lines(tmp_path / "metrics.jsonl", [{"step": 0, **evaluated}, {"step": 3, "train/loss": 0.25}])
+    (tmp_path / "samples").mkdir()
+    lines(tmp_path / "samples/000000.jsonl", [{"row": "a:1", "prompt": "User: hi", "reply": "what"}])
+    cards = {card.label: (card.before, card.value, card.note) for card in facts.cards(RunFiles(tmp_path))}
+    assert cards == {
+        "accuracy of pairs": ("0.500", "none yet", "measured before training only"),
+        "length alone": ("", "0.750", "of the held-out rows, not of the model"),
+        "training loss": ("", "0.250", "after update 3"),
+    }
+    found = panels(tmp_path)
+    assert found["replies"].title == "Replies to held-out prompts, before training"
+    assert [side["name"] for side in found["replies"].pairs[0]["sides"]] == ["before"]
+    page = report_page(tmp_path)
+    assert "Interrupted after 3 updates, can be resumed." in page
+    assert "No result yet: the trained model was not evaluated." in page
+    assert "<bdi>SIGTERM</bdi>" in page
+
+
+def test_each_figure_says_after_which_update_it_was_measured_and_what_its_interval_is_over(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"outcome": "finished", "stage": "sft"}))
+    ends = {"eval/token_accuracy_low": 0.1, "eval/token_accuracy_high": 0.3}
+    lines(tmp_path / "metrics.jsonl", [{"step": step, "eval/token_accuracy": 0.2, **ends} for step in (0, 1200)])
+    [card] = facts.cards(RunFiles(tmp_path))
+    assert (card.label, card.note) == ("accuracy of tokens", "after update 1,200, 95%: 0.100 to 0.300 over prompts")
+    panel = panels(tmp_path)["token_accuracy"]
+    assert panel.about.endswith("Bands are 95% intervals over prompts.")
+    assert panel.chart
+    assert "share of tokens" in json.dumps(panel.chart)

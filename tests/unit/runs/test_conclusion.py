@@ -79,3 +79,9 @@ def test_without_two_measurements_there_is_no_result(lines: list[dict[str, float
 
 def test_a_folder_that_somebody_took_away_says_nothing(tmp_path: Path) -> None:
     assert conclude(tmp_path / "nowhere") == []
+
+
+def test_figures_of_before_training_are_no_result(tmp_path: Path) -> None:
+    [said, *_] = conclude(finished(tmp_path / "run", "reward_models", {}, accuracy(0, 0.5, 0.4, 0.6), {"step": 1}))
+    why = "finished after 1 update, before an evaluation of the trained model"
+    assert said == f"result: none yet, {why}; accuracy of pairs on held-out rows was 0.5 before training"

@@ -189,3 +189,19 @@ def test_a_folder_that_does_not_exist_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file; needed"):
         list_runs(tmp_path / "file")
+
+
+def test_a_run_that_was_stopped_before_an_evaluation_of_its_trained_model_has_no_result(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, outcome="interrupted", stage="preferences")
+    write_metrics(folder, {"step": 0, "eval/accuracy": 0.5}, {"step": 1, "train/loss": 0.7}, {"step": 2})
+    found = read_run(folder)
+    assert (found.before, found.after, found.measured_after, found.interval) == (0.5, None, None, None)
+    assert found.why_none == "interrupted after 2 updates, before an evaluation of the trained model"
+
+
+def test_the_result_is_that_of_the_model_that_is_kept(tmp_path: Path) -> None:
+    lines = [{"step": step, "eval/reward/mean": float(step), "eval/eval_scorer": -1.0} for step in (0, 4, 8)]
+    write_metrics(write_run(tmp_path, stage="ppo"), *lines)
+    assert (read_run(tmp_path).after, read_run(tmp_path).measured_after) == (8, 8)
+    write_run(tmp_path, stage="ppo", best_update=4)
+    assert (read_run(tmp_path).after, read_run(tmp_path).measured_after) == (4, 4)

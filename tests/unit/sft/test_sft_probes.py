@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
+from lmgym.statistics import share
 from lmgym.text import Conversation, Turn
 from lmgym.training.samples import SampleProbe, SamplePrompt, sampling_of
 from sft.check import read_prompts
@@ -49,11 +51,13 @@ def test_perplexity_and_accuracy_are_of_all_output_tokens_whatever_the_batches(
 ) -> None:
     tokenizer = load_tokenizer(str(small_models["llama"]))
     policy = PolicyModel(load_policy(str(small_models["llama"]), tokenizer))
+    examples = [*examples, *examples[:4]]  # several replies to a prompt are one unit of the interval
     probe = HeldOutProbe(examples, NextToken(policy, tokenizer.pad_token_id), batch_tokens)
     found = probe.measure(policy, CPU)
 
     plain = AutoModelForCausalLM.from_pretrained(small_models["llama"]).eval()
     nats, right, count = 0.0, 0, 0
+    hits, prompts = list[bool](), list[str]()
     for example, line in zip(examples, probe.lines(), strict=True):
         with torch.no_grad():
             logits = plain(torch.tensor([example.ids])).logits[0, example.places]
@@ -62,9 +66,15 @@ def test_perplexity_and_accuracy_are_of_all_output_tokens_whatever_the_batches(
         assert line["loss"] == pytest.approx(own / len(targets), rel=1e-5)
         assert (line["row"], line["tokens"]) == (example.origin, len(targets))
         nats, right, count = nats + own, right + int((logits.argmax(-1) == targets).sum()), count + len(targets)
+        hits += (logits.argmax(-1) == targets).tolist()
+        prompts += [str(example.prompt)] * len(targets)
     assert found["perplexity"] == pytest.approx(math.exp(nats / count), rel=1e-5)
     assert found["loss"] == pytest.approx(nats / count, rel=1e-5)
     assert found["token_accuracy"] == right / count
+    by_prompt, by_token = share(hits, np.unique(prompts, return_inverse=True)[1]), share(hits)
+    ends = (found["token_accuracy_low"], found["token_accuracy_high"])
+    assert ends == pytest.approx((by_prompt.low, by_prompt.high)), "tokens of a conversation are no independent draws"
+    assert ends != pytest.approx((by_token.low, by_token.high))
 
 
 def test_with_soft_targets_the_loss_is_theirs_and_perplexity_that_of_the_teachers_tokens(
