@@ -19,7 +19,6 @@ from launched import ROOT
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-from lmgym.config import OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.config_fields import layer_count
@@ -27,8 +26,7 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from ppo.actor_critic import ActorCritic
 from ppo.config import PPOConfig
-from ppo.rollouts import Rollouts, gather
-from ppo.row_batches import RowBatch
+from ppo.rollouts import Rollouts, RowBatch, gather
 
 CASES = ((37, 48, 0, False), (37, 48, 0, True), (37, 48, 2, True), (256, 64, 0, True), (512, 64, 0, True))
 """(tokens of a prompt, most tokens of a reply, `top`, bf16)"""
@@ -50,7 +48,7 @@ def seconds(actor: ActorCritic, rollouts: Rollouts, trains: bool, bf16: bool) ->
     actor.zero_grad()
     began = time.process_time()
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16), torch.set_grad_enabled(trains):
-        for rows in rollouts.tree.batches(np.arange(GROUPS * REPLIES), OptimizerConfig(micro_batch=REPLIES)):
+        for rows in rollouts.tree.batches(np.arange(GROUPS * REPLIES), REPLIES):
             batch = RowBatch.of(rollouts, rows, torch.device("cpu"))
             found = actor(batch.rows, batch.targets)[0].sum()
             if trains:

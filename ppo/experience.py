@@ -18,8 +18,8 @@ from lmgym.models.memory import GIB
 from ppo.actor_critic import ActorCritic, Reference, without_adapters
 from ppo.algorithms.losses import gap_sums, sampler_weights
 from ppo.config import PPOConfig
-from ppo.rollouts import Rollouts
-from ppo.row_batches import RowBatch, RowTree
+from ppo.rollouts import Rollouts, RowBatch
+from ppo.row_tree import RowTree
 
 ROWS_AT_ONCE = 4  # micro-batches per forward: no activations are kept for a backward
 
@@ -71,7 +71,7 @@ class Experience:
         kept: dict[int, torch.Tensor] | None = {} if recurs and self._keeps_states(rollouts) else None
         numbers = torch.zeros(3, len(rollouts.sampler_logprobs))
         if runs_policy or runs_reference or kept is not None:
-            for rows in rollouts.tree.batches(np.arange(len(rollouts.rows)), self.config.optimizer, ROWS_AT_ONCE):
+            for rows in self._batches(rollouts.tree):
                 self._run(rollouts, rows, numbers, kept, runs_policy, runs_reference)
         logprobs, reference, rollouts.values = numbers
         rollouts.frozen_states, rollouts.bootstrap = kept, self._bootstraps(rollouts)
@@ -127,6 +127,12 @@ class Experience:
             tokens = rollouts.tree.tokens[batch.segments].tolist()
             kept |= {n: part.clone() for n, part in zip(batch.segments, states.split(tokens), strict=True)}
 
+    def _batches(self, tree: RowTree) -> list[np.ndarray]:
+        """All rows, in batches of the size that runs without a backward."""
+        optimizer = self.config.optimizer
+        rows = np.arange(len(tree.episode_of_row))
+        return tree.batches(rows, optimizer.micro_batch, optimizer.tokens_per_micro_batch, ROWS_AT_ONCE)
+
     def _reference(self, batch: RowBatch, states: torch.Tensor | None) -> torch.Tensor:
         if self.reference is None:
             with without_adapters(self.actor):
@@ -141,7 +147,7 @@ class Experience:
         if not self.config.algorithm.has_critic:
             return found
         tree = RowTree.of_choices([len(row) for row in rows], rollouts.final_episodes)
-        for chosen in tree.batches(np.arange(len(rows)), self.config.optimizer, ROWS_AT_ONCE):
+        for chosen in self._batches(tree):
             packed = pack_last_tokens([rows[i] for i in chosen] or [rollouts.rows[0]])
             _, values, _ = self.engine(packed.to(self.device))
             if len(chosen):

@@ -11,8 +11,7 @@ import torch
 from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import first_non_finite, rank, sum_over_ranks, world_size
 from ppo.config import PPOConfig
-from ppo.rollouts import Rollouts, minibatches
-from ppo.row_batches import RowBatch
+from ppo.rollouts import Rollouts, RowBatch, minibatches
 
 
 class Recorded(NamedTuple):
@@ -133,7 +132,8 @@ class Learner:
     ) -> tuple[dict[str, torch.Tensor], bool]:
         """One optimizer update: the metrics' sums in float64 over all ranks; False if the step was skipped."""
         rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
-        batches = rollouts.tree.batches(rows, self.config.optimizer)
+        optimizer = self.config.optimizer
+        batches = rollouts.tree.batches(rows, optimizer.micro_batch, optimizer.tokens_per_micro_batch)
         batches = batches or [np.zeros(0, dtype=np.int64)]  # of agents that did not act
         replies = rollouts.row_has_loss[rows].sum()
         learned = rollouts.loss_mask[rollouts.token_indices(rows)].sum()

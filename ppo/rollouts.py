@@ -28,9 +28,10 @@ from lmgym.errors import REWARDS_FAILED, InputError, RunStopped, listed, shown
 from lmgym.generation.actions import policy_over
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Choice, Sampling
+from lmgym.models.forward.packed_rows import PackedRows, pack_choices
 from ppo.config import PPOConfig
 from ppo.reward_parts import RewardParts, apart, overlong_share
-from ppo.row_batches import RowTree
+from ppo.row_tree import RowTree
 from ppo.task_setups import TaskSetup
 
 
@@ -140,6 +141,36 @@ class Rollouts:
         lengths = self.reply_lengths[rows]
         offsets = np.repeat(self.row_starts[rows] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
         return torch.from_numpy(offsets + np.arange(lengths.sum()))
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Packed rows on the device. An empty batch holds the first row as a stand-in; its results are to be ignored."""
+
+    indices: np.ndarray
+    """rows among the rollouts' rows, in the order in which they are read"""
+    segments: list[int]
+    """of the rollouts' tree, in the order of the packed tokens"""
+    rows: PackedRows
+    targets: torch.Tensor
+    """ids of the sampled tokens, or of all candidates, end to end"""
+    tokens: torch.Tensor
+    """their indices among the M, on the CPU"""
+
+    @staticmethod
+    def of(rollouts: Rollouts, rows: np.ndarray, device: torch.device) -> "RowBatch":
+        indices = rows if len(rows) else np.zeros(1, dtype=np.int64)
+        if rollouts.choices is None:
+            packed, indices, segments = rollouts.tree.pack(indices, rollouts.reply_lengths)
+            lengths = rollouts.reply_lengths
+            targets = torch.tensor([id_ for i in indices for id_ in rollouts.rows[i][-int(lengths[i]) :]])
+        else:
+            choices = [rollouts.choices[i] for i in indices]
+            given = [(c.candidates.ids, c.candidates.divisors, c.chosen) for c in choices]
+            packed, targets = pack_choices([rollouts.prompt(i) for i in indices], *zip(*given, strict=True))
+            segments = indices.tolist()
+        targets = targets.to(device, non_blocking=True)
+        return RowBatch(indices, segments, packed.to(device), targets, rollouts.token_indices(indices))
 
 
 def play_tasks(

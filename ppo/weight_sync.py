@@ -23,8 +23,7 @@ from lmgym.models.parameters import copied, gathered, with_rounded_linear_layers
 from lmgym.models.quantized import is_quantized
 from lmgym.models.saving import unwrap_adapters
 from ppo.actor_critic import ActorCritic
-from ppo.rollouts import Rollouts
-from ppo.row_batches import RowBatch
+from ppo.rollouts import Rollouts, RowBatch
 
 ROWS, ROWS_AT_ONCE = 32, 4  # per rank, for the rounding: some hundred tokens
 SAMPLER_FACTOR = 1.5  # maximum distance of the sampler from the wider forward, as a multiple of the trainer's

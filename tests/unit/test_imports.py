@@ -35,6 +35,7 @@ LAYERS = (
     "ppo.rewards",
     "ppo.task_setups",
     "ppo.reward_parts",
+    "ppo.row_tree",
     "ppo.rollouts",
     "ppo.journal",
     "ppo.sampler_watch",
@@ -95,7 +96,8 @@ GRAPH = {name: imports_of(path.read_text(encoding="utf-8")) - {name} for name, p
 def layer_of(module: str) -> int:
     package = module if module in LAYERS else module.rpartition(".")[0]
     while package not in LAYERS:
-        package = package.rpartition(".")[0] or module.partition(".")[0]
+        assert package, f"{module} has no layer: add it to LAYERS"
+        package = package.rpartition(".")[0]
     return LAYERS.index(package)
 
 

@@ -11,8 +11,7 @@ from lmgym.generation.protocol import Completion, ScriptedGenerator
 from ppo.algorithms.learning import advantage_estimator
 from ppo.config import CriticConfig, PPOConfig, RewardConfig
 from ppo.monitoring.metrics import episode_sums
-from ppo.rollouts import Rollouts, complete, gather, minibatches, refuse_idle_agents
-from ppo.row_batches import RowBatch
+from ppo.rollouts import Rollouts, RowBatch, complete, gather, minibatches, refuse_idle_agents
 from ppo.task_setups import TaskSetup
 
 

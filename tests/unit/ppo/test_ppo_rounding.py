@@ -28,8 +28,7 @@ from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.experience import Experience, LogprobMismatch
 from ppo.learner import Learner
 from ppo.monitoring.safeguards import FirstForward, check_rollouts
-from ppo.rollouts import Rollouts, gather
-from ppo.row_batches import RowBatch
+from ppo.rollouts import Rollouts, RowBatch, gather
 from ppo.setup import TrainingComponents, make_engine
 from ppo.state import LoopState
 from ppo.weight_sync import SamplingPolicy, measure_rounding
@@ -126,20 +125,20 @@ def shift_replies(monkeypatch: pytest.MonkeyPatch, by: int) -> None:
     """In the trainer's forward what is read stands so many positions further on; rotary angles are relative, so that to
     shift whole rows would change nothing.
     """
-    pack = ppo.row_batches.pack_segments
+    pack = ppo.row_tree.pack_segments
 
     def shifted(*given, **named):
         rows = pack(*given, **named)
         return replace(rows, positions=rows.positions.index_add(0, rows.places, torch.full_like(rows.places, by)))
 
-    monkeypatch.setattr(ppo.row_batches, "pack_segments", shifted)
+    monkeypatch.setattr(ppo.row_tree, "pack_segments", shifted)
 
 
 def read_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trainer reads each token's log-probability one place too early."""
-    pack = ppo.row_batches.pack_segments
+    pack = ppo.row_tree.pack_segments
     one_early = lambda *given: replace(rows := pack(*given), places=rows.places - 1)  # noqa: E731
-    monkeypatch.setattr(ppo.row_batches, "pack_segments", one_early)
+    monkeypatch.setattr(ppo.row_tree, "pack_segments", one_early)
 
 
 def assert_the_wrong_is_refused(

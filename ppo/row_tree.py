@@ -14,17 +14,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from lmgym.config import OptimizerConfig
 from lmgym.distributed.ranks import max_over_ranks
-from lmgym.models.forward.packed_rows import PackedRows, pack_choices, pack_segments
-
-if TYPE_CHECKING:
-    from ppo.rollouts import Rollouts
+from lmgym.models.forward.packed_rows import PackedRows, pack_segments
 
 
 @dataclass(frozen=True)
@@ -75,14 +70,14 @@ class RowTree:
             found.append(parent)
         return found[::-1]
 
-    def batches(self, rows: np.ndarray, optimizer: OptimizerConfig, times: int = 1) -> list[np.ndarray]:
-        """The rows in micro-batches of `times` the size that the settings say, the longest first.
+    def batches(self, rows: np.ndarray, size: int, tokens: int | None = None, times: int = 1) -> list[np.ndarray]:
+        """The rows in micro-batches of at most `times` as many rows, or tokens if they are given, the longest first.
 
         Collective: every rank gets as many as the rank that needs most, because forwards may be collective; the
         additional ones are empty.
         """
         order = self._together(rows)
-        size, tokens = times * optimizer.micro_batch, times * (optimizer.tokens_per_micro_batch or 0)
+        size, tokens = times * size, times * (tokens or 0)
         needed = len(self._cut(order, tokens)) if tokens else -(-len(order) // size)
         count = int(max_over_ranks(torch.tensor(needed)))
         if not tokens:
@@ -143,33 +138,3 @@ class RowTree:
                     order += [segment] * (segment in ends)
                     piece, prefix = [], piece_of[segment]
         return pack_segments(pieces, prefixes, reads), np.array(order, np.int64), computed
-
-
-@dataclass(frozen=True)
-class RowBatch:
-    """Packed rows on the device. An empty batch holds the first row as a stand-in; its results are to be ignored."""
-
-    indices: np.ndarray
-    """rows among the rollouts' rows, in the order in which they are read"""
-    segments: list[int]
-    """of the rollouts' tree, in the order of the packed tokens"""
-    rows: PackedRows
-    targets: torch.Tensor
-    """ids of the sampled tokens, or of all candidates, end to end"""
-    tokens: torch.Tensor
-    """their indices among the M, on the CPU"""
-
-    @staticmethod
-    def of(rollouts: "Rollouts", rows: np.ndarray, device: torch.device) -> "RowBatch":
-        indices = rows if len(rows) else np.zeros(1, dtype=np.int64)
-        if rollouts.choices is None:
-            packed, indices, segments = rollouts.tree.pack(indices, rollouts.reply_lengths)
-            lengths = rollouts.reply_lengths
-            targets = torch.tensor([id_ for i in indices for id_ in rollouts.rows[i][-int(lengths[i]) :]])
-        else:
-            choices = [rollouts.choices[i] for i in indices]
-            given = [(c.candidates.ids, c.candidates.divisors, c.chosen) for c in choices]
-            packed, targets = pack_choices([rollouts.prompt(i) for i in indices], *zip(*given, strict=True))
-            segments = indices.tolist()
-        targets = targets.to(device, non_blocking=True)
-        return RowBatch(indices, segments, packed.to(device), targets, rollouts.token_indices(indices))

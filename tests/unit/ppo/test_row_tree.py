@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from lmgym.config import OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.forward.packed_rows import PackedRows, pack_rows
@@ -14,8 +13,8 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from ppo.actor_critic import ActorCritic
 from ppo.config import PPOConfig
-from ppo.rollouts import Rollouts, gather
-from ppo.row_batches import RowBatch, RowTree
+from ppo.rollouts import Rollouts, RowBatch, gather
+from ppo.row_tree import RowTree
 
 CPU = torch.device("cpu")
 PROMPT, OTHER = [11, 12, 13, 14, 15], [11, 12, 13, 30]
@@ -106,7 +105,7 @@ def test_a_batch_computes_each_segment_of_its_rows_once() -> None:
     rows = np.arange(len(tree.episode_of_row))
     every = {segment for row in rows for segment in tree.path(row)}
     assert every == set(range(len(tree.parents)))
-    for batch in tree.batches(rows, OptimizerConfig(micro_batch=3)):
+    for batch in tree.batches(rows, 3):
         _, order, segments = tree.pack(batch, mixed().reply_lengths)
         assert sorted(order) == sorted(batch)
         assert len(set(segments)) == len(segments)
@@ -115,24 +114,23 @@ def test_a_batch_computes_each_segment_of_its_rows_once() -> None:
 
 def test_a_micro_batch_holds_as_many_tokens_as_are_computed() -> None:
     found = gather(episodes(*([turn(PROMPT * 4, [5, 6])] for _ in range(8))), PPOConfig("x"))
-    by_tokens = OptimizerConfig(micro_batch=1, tokens_per_micro_batch=35)  # the prompt is 19 with its last token apart
-    assert [len(batch) for batch in found.tree.batches(np.arange(8), by_tokens)] == [8]
+    # the prompt is 19 tokens without its last one
+    assert [len(batch) for batch in found.tree.batches(np.arange(8), 1, 35)] == [8]
     assert len(RowBatch.of(found, np.arange(8), CPU).rows.ids) == 19 + 8 * 2
     alone = replace(found, shared=False)
-    assert [len(batch) for batch in alone.tree.batches(np.arange(8), by_tokens)] == [1] * 8
+    assert [len(batch) for batch in alone.tree.batches(np.arange(8), 1, 35)] == [1] * 8
 
 
 def test_batches_hold_each_row_once_the_longest_first_and_ranks_have_as_many(monkeypatch) -> None:
-    def batches(lengths: list[int], optimizer: OptimizerConfig, times: int = 1) -> list[list[int]]:
+    def batches(lengths: list[int], *limits: int | None) -> list[list[int]]:
         tree = RowTree.of_choices(lengths, np.arange(len(lengths)))
-        return [batch.tolist() for batch in tree.batches(np.arange(len(lengths)), optimizer, times)]
+        return [batch.tolist() for batch in tree.batches(np.arange(len(lengths)), *limits)]
 
-    monkeypatch.setattr("ppo.row_batches.max_over_ranks", lambda found: found + 1)  # another rank has one more
-    assert batches([3, 9, 1, 9, 4], OptimizerConfig(micro_batch=2)) == [[1, 3], [4, 0], [2], []]
-    by_tokens = OptimizerConfig(micro_batch=2, tokens_per_micro_batch=9)
-    assert batches([3, 9, 1, 9, 4], by_tokens) == [[1], [3], [4], [0, 2]]
-    assert batches([3, 9, 1, 9, 4], by_tokens, 4) == [[1], [3, 4, 0, 2]]
-    assert batches([], by_tokens) == [[]], "it takes part in the other's forward"
+    monkeypatch.setattr("ppo.row_tree.max_over_ranks", lambda found: found + 1)  # another rank has one more
+    assert batches([3, 9, 1, 9, 4], 2) == [[1, 3], [4, 0], [2], []]
+    assert batches([3, 9, 1, 9, 4], 2, 9) == [[1], [3], [4], [0, 2]]
+    assert batches([3, 9, 1, 9, 4], 2, 9, 4) == [[1], [3, 4, 0, 2]]
+    assert batches([], 2, 9) == [[]], "it takes part in the other's forward"
 
 
 def test_rows_of_a_group_stand_together_and_turns_in_their_order() -> None:
@@ -145,5 +143,5 @@ def test_rows_of_a_group_stand_together_and_turns_in_their_order() -> None:
         ),
         PPOConfig("x"),
     )
-    [batch] = found.tree.batches(np.arange(5), OptimizerConfig(micro_batch=8))
+    [batch] = found.tree.batches(np.arange(5), 8)
     assert batch.tolist() == [2, 3, 0, 4, 1], "the longest family first, in it the longest episode, turn by turn"
