@@ -92,8 +92,9 @@ def test_the_benchmark_trains_as_the_plain_way_does(tmp_path: Path, small_models
         found = run_contender(Contender("ours", "ours_grpo", "default", sys.executable, (2,)), spec, 2, [])
     assert found["losses"] == pytest.approx(plain_losses(small_models["llama"], 2, 2, 0.1), abs=1e-5)
     assert len({round(loss, 4) for loss in found["losses"]}) == 4
-    inputs = [len(PROMPTS[i // 2]) + len(reply) - 1 for i, reply in enumerate(REPLIES)]
+    # a prompt, but for its last token, runs once for both of its replies
+    inputs = sum(len(prompt) - 1 for prompt in PROMPTS) + sum(map(len, REPLIES))
     forwards = 2 + 2  # old and reference, then each epoch, of the iteration that is measured
     assert found["positions"] == {
-        "real": forwards * sum(inputs), "run": forwards * sum(inputs), "head": forwards * sum(map(len, REPLIES))
+        "real": forwards * inputs, "run": forwards * inputs, "head": forwards * sum(map(len, REPLIES))
     }  # fmt: skip
