@@ -146,7 +146,7 @@ class Experience:
         found, rows = torch.zeros(rollouts.episodes), rollouts.final_rows
         if not self.config.algorithm.has_critic:
             return found
-        tree = RowTree.of_choices([len(row) for row in rows], rollouts.final_episodes)
+        tree = RowTree.unshared([len(row) for row in rows], rollouts.final_episodes)
         for chosen in self._batches(tree):
             packed = pack_last_tokens([rows[i] for i in chosen] or [rollouts.rows[0]])
             _, values, _ = self.engine(packed.to(self.device))

@@ -92,12 +92,12 @@ class Rollouts:
 
     @cached_property
     def tree(self) -> RowTree:
-        """What the rows have in common."""
+        """The rows as paths of segments, which those that have them in common share."""
         if self.choices is None:
             return RowTree.of(self.rows, self.reply_lengths.tolist(), self.episode_of_row, self.shared)
         ids = [choice.candidates.ids for choice in self.choices]
         tokens = [len(self.prompt(i)) - 1 + sum(map(len, of_row)) for i, of_row in enumerate(ids)]
-        return RowTree.of_choices(tokens, self.episode_of_row)
+        return RowTree.unshared(tokens, self.episode_of_row)
 
     def prompt(self, row: int | np.integer) -> list[int]:
         """Ids that the row's action was chosen after."""

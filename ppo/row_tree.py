@@ -13,6 +13,7 @@ Design decisions:
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -30,8 +31,8 @@ class RowTree:
     """[S] int64: the segment that each one continues, -1: none"""
     tokens: np.ndarray
     """[S] int64: tokens of each in a forward"""
-    ids: list[Sequence[int]] = field(repr=False)
-    """[S]; empty for a policy over actions"""
+    ids: Sequence[Sequence[int]] = field(repr=False)
+    """[S]; empty where rows are packed otherwise"""
     episode_of_row: np.ndarray = field(repr=False)
 
     @classmethod
@@ -41,7 +42,7 @@ class RowTree:
         """The tree of rows, prompts with their replies [R]; if not `shared`, each row is one segment."""
         if not shared:
             own = [row[:-1] for row in rows]
-            return cls(np.full(len(rows), -1), np.array([len(ids) for ids in own], np.int64), own, episode_of_row)
+            return cls.unshared([len(ids) for ids in own], episode_of_row, own)
         parents, ids = [-1] * len(rows), [row[:-1] for row in rows]
         prompts: dict[tuple[int, ...], int] = {}
         for number, (row, length) in enumerate(zip(rows, reply_lengths, strict=True)):
@@ -59,16 +60,22 @@ class RowTree:
         return cls(np.array(parents, np.int64), np.array([len(own) for own in ids], np.int64), ids, episode_of_row)
 
     @classmethod
-    def of_choices(cls, tokens: Sequence[int], episode_of_row: np.ndarray) -> "RowTree":
-        """The rows of a policy over actions, by their tokens in a forward."""
-        return cls(np.full(len(tokens), -1), np.array(tokens, np.int64), [], episode_of_row)
+    def unshared(
+        cls, tokens: Sequence[int], episode_of_row: np.ndarray, ids: Sequence[Sequence[int]] = ()
+    ) -> "RowTree":
+        """Rows that share nothing, by their tokens in a forward; without `ids` they are not for `pack`."""
+        return cls(np.full(len(tokens), -1), np.array(tokens, np.int64), ids, episode_of_row)
 
-    def path(self, row: int) -> list[int]:
-        """The row's segments, the first one first."""
-        found = [int(row)]
-        while (parent := int(self.parents[found[-1]])) >= 0:
-            found.append(parent)
-        return found[::-1]
+    @cached_property
+    def paths(self) -> list[list[int]]:
+        """[R]: each row's segments, the first one first."""
+        found: list[list[int]] = []
+        parents = self.parents.tolist()
+        for row in range(len(self.episode_of_row)):  # a turn stands behind the one that it goes on from
+            parent = parents[row]
+            above = [] if parent < 0 else found[parent] if parent < row else [parent]
+            found.append([*above, row])
+        return found
 
     def batches(self, rows: np.ndarray, size: int, tokens: int | None = None, times: int = 1) -> list[np.ndarray]:
         """The rows in micro-batches of at most `times` as many rows, or tokens if they are given, the longest first.
@@ -90,7 +97,7 @@ class RowTree:
         """The rows by family, that of the longest row first; within it by episode, the longest first, turn by turn."""
         if not len(rows):
             return rows
-        paths = [self.path(row) for row in rows]
+        paths = [self.paths[row] for row in rows]
         lengths = np.array([self.tokens[path].sum() for path in paths])
         _, family = np.unique([path[0] for path in paths], return_inverse=True)
         _, episode = np.unique(self.episode_of_row[rows], return_inverse=True)
@@ -103,7 +110,7 @@ class RowTree:
         """The rows in this order in batches that compute at most so many tokens, or have one row."""
         starts, filled, seen = [0], 0, set[int]()
         for place, row in enumerate(order.tolist()):
-            path = self.path(row)
+            path = self.paths[row]
             added = sum(int(self.tokens[segment]) for segment in path if segment not in seen)
             if place and filled + added > tokens:
                 starts.append(place)
@@ -116,7 +123,7 @@ class RowTree:
         """(the packed rows, read at each row's sampled tokens; the rows in the order in which they are read; the
         segments in the order in which they are computed).
         """
-        paths = [self.path(row) for row in rows]
+        paths = [self.paths[row] for row in rows]
         ends = {path[-1] for path in paths}
         children = {(above, below) for path in paths for above, below in pairwise(path)}
         branches = np.bincount([above for above, _ in children], minlength=len(self.parents)) > 1

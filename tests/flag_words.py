@@ -70,7 +70,7 @@ def definitions(module: str) -> dict[str, ast.AST]:
 
 @cache
 def imported(module: str) -> dict[str, Node]:
-    """What a module imports from others by name, also within functions."""
+    """The names that a module imports from others, also within functions."""
     found: dict[str, Node] = {}
     for node in ast.walk(modules()[module]):
         if isinstance(node, ast.ImportFrom) and node.module in modules():
@@ -94,7 +94,7 @@ def uses(node: Node) -> Iterator[Node]:
 
 
 def reached(stage: str) -> set[Node]:
-    """What the code of a stage may run, as far as it is named: each function that a function names."""
+    """The code that a stage may run, as far as it is named: each function that a function names."""
     package = STAGES[stage]
     todo: list[Node] = [(one, "") for one in modules() if one.split(".")[0] == package and ".trlx" not in one]
     seen = set(todo)

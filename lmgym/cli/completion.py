@@ -1,4 +1,4 @@
-"""What Tab offers behind `lmgym`: experiments, the flags of a stage, their values, and files."""
+"""Completion by Tab behind `lmgym`: experiments, the flags of a stage, their values, and files."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, final, get_args, get_origin

@@ -97,7 +97,7 @@ AUDIT = click.option(
 
 
 def instead_of(word: str) -> str | None:
-    """What to type for a word that is no command: by its name elsewhere, or a method or an experiment."""
+    """The command to type for a word that is none: by its name elsewhere, or a method or an experiment."""
     return INSTEAD.get(word) or command_for(word)
 
 

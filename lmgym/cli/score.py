@@ -51,7 +51,7 @@ class ScoredRow:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What the row has beside the conversation and its replies, for a function."""
+        """The row's fields beside the conversation and its replies, for a function."""
         read = {
             *_reads(self.record.fields),
             *(ours for ours, name in (self.record.names or {}).items() if ours != name),

@@ -1,4 +1,4 @@
-"""What a setting says of a run's rows, so that a command of another stage can say the same."""
+"""Meanings of the settings that describe a run's rows, so that a command of another stage can say the same."""
 
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_type_hints

@@ -92,7 +92,7 @@ def unit_of(curve: Curve, run: RunFiles) -> str:
 
 
 def about_lines(curve: Curve, series: Mapping[str, Points], run: RunFiles) -> str:
-    """What a curve's lines are, and what their bands are over if there are any."""
+    """A sentence on a curve's lines, and on what their bands are over if there are any."""
     has_bands = len(series) <= MOST_BANDS and any(
         len(points) > 1 and len(point) == 4 for points in series.values() for point in points
     )
@@ -101,7 +101,7 @@ def about_lines(curve: Curve, series: Mapping[str, Points], run: RunFiles) -> st
 
 
 def _metrics(curve: Curve, run: RunFiles) -> list[Metric]:
-    """What is known of those metrics of a curve that a run has."""
+    """The known metrics of a curve that a run has."""
     names = [first_of(run, names)[0] for names in curve.series.values()]
     names += [curve.within + label for label in within(run, curve.within)] if curve.within else []
     return [metric for name in names if run.series(name) and (metric := metric_of(name, run.stage))]

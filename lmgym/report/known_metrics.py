@@ -27,7 +27,7 @@ MAIN_METRICS = tuple(dict.fromkeys(pattern for pattern, metric in TABLE if metri
 
 @cache
 def metric_of(name: str, stage: str = "") -> Metric | None:
-    """What is known of a metric by the name under which a stage, as run.json has it, logs it; of any stage if that is
+    """The entry of a metric by the name under which a stage, as run.json has it, logs it; of any stage if that is
     empty. None of a name that it does not make.
     """
     for end, words in ENDS_OF_INTERVALS.items():

@@ -62,7 +62,7 @@ class Method:
 
     @property
     def outcome(self) -> str:
-        """How the runs ended; of several that of those that are not counted."""
+        """The outcome of the runs; of several that of those that are not counted."""
         words = {name: outcome(run.record)[1] for name, run in self.runs.items()}
         if len(words) == 1:
             return next(iter(words.values()))
@@ -165,7 +165,7 @@ def figure_of(run: RunFiles, names: str) -> tuple[float | None, tuple[float, ...
 
 
 def facts_of(record: Row) -> dict[str, str]:
-    """What a run was: its settings, commit, data, ranks and version of torch."""
+    """The facts of a run: its settings, commit, data, ranks and version of torch."""
     config = {name: setting_text(value) for name, value in (record.get("config") or {}).items()}
     git = record.get("git") or {}
     more = {

@@ -1,4 +1,4 @@
-"""What is known of a metric: its stages, unit, title, meaning and better direction, and what its interval rests on."""
+"""The entry of a metric: its stages, unit, title, meaning and better direction, and what its interval rests on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Better = Literal["higher", "lower"] | None
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric of some name."""
+    """A metric as tables, cards and charts show it."""
 
     title: str
     """as a card or a table names it"""

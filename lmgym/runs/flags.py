@@ -126,7 +126,7 @@ def flag_types(config: object) -> dict[str, Any]:
 
 
 def flag_texts(config: object) -> dict[str, str]:
-    """What each flag's field says of it, in the string below it, on one line."""
+    """The text of each flag: the string below its field, on one line."""
     kinds: list[Any] = [type(config), *(type(value) for _, value in _fields(config) if dataclasses.is_dataclass(value))]
     return {name: text for kind in kinds for name, text in _field_texts(kind).items()}
 

@@ -47,7 +47,7 @@ class RewardInput:
 
     @property
     def before(self) -> str:
-        """What precedes the reply, as a text: what the policy read, or a flat transcript."""
+        """The text before the reply: what the policy read, or a flat transcript."""
         if self.prompt_text is not None:
             return self.prompt_text
         return self.prompt if isinstance(self.prompt, str) else to_transcript(self.prompt)
@@ -65,7 +65,7 @@ class RewardInput:
 
 @dataclass(frozen=True)
 class Given:
-    """What a command has for its functions, beside prompts and replies."""
+    """The inputs that a command has for its functions, beside prompts and replies."""
 
     columns: frozenset[str] = frozenset()
     of_policy: bool = False
@@ -82,7 +82,7 @@ def _as_it_is(answer: Any) -> Any:
 
 @dataclass(frozen=True)
 class Form:
-    """How a library calls reward functions."""
+    """The form in which a library calls reward functions."""
 
     library: str
     call: str
@@ -242,7 +242,7 @@ class RewardCall:
         return name not in self.form.from_columns or bool(given.columns & set(self.form.from_columns[name]))
 
     def __call__(self, inputs: Sequence[RewardInput], tokenizer: Any = None) -> Any:
-        """What the function returns for the replies: a list, or whatever it gave in place of one."""
+        """The function's answer for the replies: a list, or whatever it gave in place of one."""
         lists = self._lists(inputs, tokenizer)
         wants_tokenizer = TOKENIZER in self.named or (self.takes_any and self.form.gives_tokenizer)
         same = {TOKENIZER: tokenizer} if wants_tokenizer else {}

@@ -163,11 +163,9 @@ def resolve(name: MethodName, groups: Iterable[Any], cliprange: float | None) ->
     own = replace(own, **{name: value for name, value in values.items() if value is not None})
     if own.percentile is not None:
         return replace(own, outcome=partial(_later("advantages", "best_of_group"), percentile=own.percentile))
-    return (
-        own
-        if own.scale_rewards is None
-        else replace(own, outcome=partial(_later("advantages", "grpo"), scale=own.scale_rewards))
-    )
+    if own.scale_rewards is not None:
+        return replace(own, outcome=partial(_later("advantages", "grpo"), scale=own.scale_rewards))
+    return own
 
 
 def readers(setting: str) -> list[MethodName]:

@@ -130,7 +130,7 @@ def run_short_blocks(folder: Path, expensive: bool, forked: ForkedCommands | Non
 
 
 def plant_untrained_start(folder: Path) -> None:
-    """What the page's negotiation begins with: its words, but no steps of imitation, which take 17 CPU seconds."""
+    """Makes the start of the page's negotiation: its words, but no steps of imitation, which take 17 CPU seconds."""
     names: dict[str, Any] = {"__name__": "negotiation"}
     exec(written_file("docs/environments.md", "negotiation.py"), names)
     names["imitate"] = untrained

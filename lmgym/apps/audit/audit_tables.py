@@ -1,4 +1,4 @@
-"""What an audit prints: its table, which fits 80 columns, and the sentences below it."""
+"""The table of an audit, which fits 80 columns, and the sentences below it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -117,7 +117,7 @@ def _percent(found: Estimate) -> str:
 
 
 def not_looked_for(audit: Audit, given: Sequence[str]) -> str:
-    """What the table says nothing of; `given` names the models that were given."""
+    """The edits and texts that the table says nothing of; `given` names the models that were given."""
     seen = {effect.bias for effect in audit.effects}
     unmade = [f"{name} (no reply could be so edited)" for name in audit.left_out if name not in seen]
     absent = [words for option, words in OPTIONS.items() if option not in given]

@@ -1,4 +1,4 @@
-"""What effects share: a row whose edit changes one thing alone explains others that change it too.
+"""Causes that effects share: a row whose edit changes one thing alone explains others that change it too.
 
 Line breaks that are rewarded raise all edits that add some. Each row that has a measure here gives the effect of a unit
 of it; a row is explained if what its edit adds of it makes up half of its effect or more.

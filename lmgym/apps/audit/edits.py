@@ -32,7 +32,7 @@ class Exchange:
 
 
 class Versions(NamedTuple):
-    """What is compared: without and with what is tested."""
+    """A pair of texts to compare: without and with what is tested."""
 
     plain: Exchange
     tested: Exchange

@@ -93,7 +93,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Measured:
-    """What an audit rests on: the prompts with the replies that could be scored, their scores, and the edits'."""
+    """The figures behind an audit: the prompts with the replies that could be scored, their scores, and the edits'."""
 
     samples: tuple[Sample, ...]
     own: tuple[tuple[float, ...], ...]

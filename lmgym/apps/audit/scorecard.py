@@ -132,7 +132,7 @@ def _card(
 
 
 def _answered(read: Read, scored: ScoredBy, rows: Sequence[Scored]) -> dict[str, Any] | None:
-    """How many rows have scores, and the figures of these rows alone; None if all have scores."""
+    """The number of rows with scores, and the figures of these alone; None if all have scores."""
     flags = [bool(row.chosen) for row in rows]
     if all(flags):
         return None

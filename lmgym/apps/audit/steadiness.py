@@ -1,4 +1,4 @@
-"""Whether a scorer keeps the order of the replies to a prompt: asked again, and with the prompt in another template."""
+"""Steadiness: a scorer keeps the order of replies to a prompt when asked again, and with another template."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

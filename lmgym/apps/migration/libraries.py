@@ -26,7 +26,7 @@ LORA_OF_AXOLOTL = ("lora", "qlora")
 
 @dataclass(frozen=True)
 class Library:
-    """What another library's launches mean."""
+    """The meaning of another library's launches."""
 
     programs: re.Pattern[str]
     """what it is launched as"""

@@ -103,13 +103,13 @@ def test_log_probabilities_values_and_gradients_are_those_of_each_row_alone(fami
 def test_a_batch_computes_each_segment_of_its_rows_once() -> None:
     tree = mixed().tree
     rows = np.arange(len(tree.episode_of_row))
-    every = {segment for row in rows for segment in tree.path(row)}
+    every = {segment for row in rows for segment in tree.paths[row]}
     assert every == set(range(len(tree.parents)))
     for batch in tree.batches(rows, 3):
         _, order, segments = tree.pack(batch, mixed().reply_lengths)
         assert sorted(order) == sorted(batch)
         assert len(set(segments)) == len(segments)
-        assert set(segments) == {segment for row in batch for segment in tree.path(row)}
+        assert set(segments) == {segment for row in batch for segment in tree.paths[row]}
 
 
 def test_a_micro_batch_holds_as_many_tokens_as_are_computed() -> None:
@@ -123,7 +123,7 @@ def test_a_micro_batch_holds_as_many_tokens_as_are_computed() -> None:
 
 def test_batches_hold_each_row_once_the_longest_first_and_ranks_have_as_many(monkeypatch) -> None:
     def batches(lengths: list[int], *limits: int | None) -> list[list[int]]:
-        tree = RowTree.of_choices(lengths, np.arange(len(lengths)))
+        tree = RowTree.unshared(lengths, np.arange(len(lengths)))
         return [batch.tolist() for batch in tree.batches(np.arange(len(lengths)), *limits)]
 
     monkeypatch.setattr("ppo.row_tree.max_over_ranks", lambda found: found + 1)  # another rank has one more
