@@ -4,7 +4,8 @@ Design decisions:
 - Ranks write that they have arrived, and later that they are connected, to a store of their own at the master's
   address, under torchrun the agent's. Torch's own store waits for 30 minutes and does not know who is missing.
 - While gloo or NCCL connect, the main thread is inside the library: a second thread watches, and ends the process.
-- A rank that fails says so in the store, so that the others do not wait for it until the deadline.
+- A rank that fails says so in the store, so that the others do not wait for it until the deadline. It ends after they
+  have heard it, because the store may end with it.
 """
 
 import os
@@ -28,6 +29,8 @@ CONNECT_SECONDS = 120.0
 """once all have arrived"""
 POLL_SECONDS = 0.5
 HEAD_START_SECONDS = 3.0  # of the rank that speaks: a launcher kills the others once one has ended
+HEARD_SECONDS = 10.0
+"""a rank that cannot listen, because a library holds it, is not waited for longer"""
 FAILED, ARRIVALS = "failed", "arrivals"
 
 
@@ -92,7 +95,7 @@ class _Start:
         self._store.set(f"arrived/{self._rank}", f"{_host()} {_own_address()}")
         count, until = self._store.add(ARRIVALS, 1), time.monotonic() + seconds
         while count < self._ranks:
-            if failed := self._get(FAILED):
+            if failed := self._failure():
                 self._let_first_speak([0])
                 raise self._stopped(failed)
             if time.monotonic() > until:
@@ -113,7 +116,7 @@ class _Start:
         until = time.monotonic() + seconds
         while not self.over.wait(POLL_SECONDS):
             try:
-                failed = self._get(FAILED)
+                failed = self._failure()
             except RuntimeError:  # the store was rank 0's
                 if not self.over.wait(HEAD_START_SECONDS):
                     self._end(f"rank 0 at {self._at} has ended during the start; see its output")
@@ -135,7 +138,10 @@ class _Start:
 
     def _tell(self, why: str) -> None:
         self._store.set(FAILED, why)
-        time.sleep(2 * POLL_SECONDS)  # the others read it before the store ends, which may be with this rank
+        others = [rank for rank in range(self._ranks) if rank != self._rank and self._has(f"arrived/{rank}")]
+        until = time.monotonic() + HEARD_SECONDS
+        while not all(self._has(f"heard/{rank}") for rank in others) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS / 10)
 
     def note_connected(self) -> None:
         """Tells the others that this rank is connected."""
@@ -179,6 +185,12 @@ class _Start:
 
     def _has(self, key: str) -> bool:
         return self._store.check([key])
+
+    def _failure(self) -> str:
+        """What another rank has told, which then knows that this rank has heard it."""
+        if failed := self._get(FAILED):
+            self._store.set(f"heard/{self._rank}", "")
+        return failed
 
     def _get(self, key: str) -> str:
         return self._store.get(key).decode(errors="replace") if self._has(key) else ""

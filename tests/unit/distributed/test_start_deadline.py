@@ -9,12 +9,17 @@ from patience import PATIENCE
 
 RANK = """
 import os, sys, time
+from pathlib import Path
 from lmgym.distributed.start_deadline import deadline
 from lmgym.runs.launch import launch
 def main():
     with deadline(int(os.environ["RANK"]), {ranks}, arrive={arrive}, connect={connect}) as connected:
         {inside}
     print("together", flush=True)
+    mark = Path(__file__).with_suffix(".together")
+    mark.touch()
+    while os.environ["RANK"] == "0" and not mark.with_name("rank-1.together").exists():  # the store ends with rank 0
+        time.sleep(.05)
 launch(main)
 """
 
