@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from lmgym.sample_sizes import largest_spread
 from lmgym.statistics import EQUAL, NOTHING, TOO_FEW, Estimate, Floats, degrees_of_freedom
@@ -65,7 +65,7 @@ class Crossed:
         if total == 0:
             return 0.0
         freedom = total**2 / (of_units**2 / (units - 1) + (of_kinds + of_cells) ** 2 / (kinds - 1))
-        return math.sqrt(total) * float(stats.t.isf(alpha / 2, freedom) + stats.t.isf(1 - power, freedom))
+        return -math.sqrt(total) * float(special.stdtrit(freedom, alpha / 2) + special.stdtrit(freedom, 1 - power))
 
 
 def crossed_mean(values: ArrayLike, units: ArrayLike, kinds: ArrayLike) -> Crossed:
@@ -98,9 +98,9 @@ def crossed_mean(values: ArrayLike, units: ArrayLike, kinds: ArrayLike) -> Cross
         for part, sums, codes in zip((of_unit, of_kind), (by_unit, by_kind), pairs, strict=True)
     )
     error = math.sqrt(variance)
-    reach = float(stats.t.ppf(0.975, freedom)) * error
+    reach = float(special.stdtrit(freedom, 0.975)) * error
     third = sum(float((sums**3).sum()) for sums in (by_unit, by_kind)) - float(((centred / number) ** 3).sum())
-    p = float(2 * stats.t.sf(_without_skewness(value / error, third / error**3), freedom))
+    p = float(2 * special.stdtr(freedom, -_without_skewness(value / error, third / error**3)))
     found = Estimate(value, value - reach, value + reach, fewest, len(given))
     only_kinds = max(0.0, of_kind - of_cell)
     return Crossed(found, p, *levels, max(0.0, variance - only_kinds), only_kinds, of_cell)

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from lmgym.errors import InputError
 
@@ -40,16 +40,16 @@ def detectable_mean(spread: float, units: int, power: float = 0.9, alpha: float 
 
 
 def _units_for_spread(alpha: float) -> float:
-    return float(stats.norm.ppf(1 - alpha / 2)) ** 2 / 2
+    return float(special.ndtri(1 - alpha / 2)) ** 2 / 2
 
 
 def largest_spread(spread: float, units: int, confidence: float = 0.9) -> float:
     """The upper confidence limit of a standard deviation that was measured on this many units, at least 2."""
-    return spread * float(np.sqrt((units - 1) / stats.chi2.ppf(1 - confidence, units - 1)))
+    return spread * float(np.sqrt((units - 1) / special.chdtri(units - 1, confidence)))
 
 
 def _quantiles(power: float, alpha: float) -> float:
     for name, value in (("power", power), ("alpha", alpha)):
         if not 0 < value < 1:
             raise InputError(f"{name}={value:g}; needed: between 0 and 1")
-    return float(stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(power))
+    return float(special.ndtri(1 - alpha / 2) + special.ndtri(power))

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # imports scipy.stats, half a second, where its name is first used
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 from lmgym.errors import InputError
 
@@ -127,8 +128,7 @@ class Ratio:
         effective = _effective_number(self.denominator)
         binary = self.bounds == (0, 1) and (self.denominator == 1).all() and np.isin(self.numerator, (0, 1)).all()
         if binary and units > 1:
-            low, high = stats.binomtest(int(self.numerator.sum()), units).proportion_ci(method="wilson")
-            return Estimate(self.value, float(low), float(high), units, rows)
+            return Estimate(self.value, *_wilson(self.value, units, float(special.ndtri(0.975)), (0, 1)), units, rows)
         influence = self.deviations / np.sqrt(units * max(1, units - 1))
         return _estimate(self.value, influence, effective, self.bounds, rows)
 
@@ -172,7 +172,7 @@ def sign_flips(values: ArrayLike, units: ArrayLike | None = None) -> float:
     sums = _by_unit(np.asarray(values, dtype=np.float64), units).numerator
     if len(sums) < 2 or not np.any(sums):
         return 1.0
-    tested = stats.permutation_test(
+    tested = scipy.stats.permutation_test(
         (sums,),
         lambda drawn, axis: drawn.sum(axis),
         permutation_type="samples",
@@ -202,7 +202,7 @@ def mean_exceeds(values: Floats, bound: float) -> Floats:
     freedom = np.minimum(units - 1, 2 * units / np.maximum(excess, 1e-9))
     error = np.sqrt(safe / (units - 1) / units)
     of_equal = np.where(means > bound, 0.5**units, 1.0)
-    return np.where(known, stats.t.sf((means - bound) / error, np.maximum(freedom, 0.1)), of_equal)
+    return np.where(known, special.stdtr(np.maximum(freedom, 0.1), (bound - means) / error), of_equal)
 
 
 def welch_exceeds(difference: float, errors: tuple[float, float], units: tuple[int, int], bound: float) -> float:
@@ -213,14 +213,14 @@ def welch_exceeds(difference: float, errors: tuple[float, float], units: tuple[i
     if min(units) < 2 or not total > 0:
         return 1.0
     freedom = total**2 / sum(error**4 / (count - 1) for error, count in zip(errors, units, strict=True))
-    return float(stats.t.sf((difference - bound) / math.sqrt(total), freedom))
+    return float(special.stdtr(freedom, (bound - difference) / math.sqrt(total)))
 
 
 def units_to_exceed(spread: float, distance: float, level: float, power: float = 0.8) -> int:
     """The fewest units with which a mean so far above the bound is found at this one-sided level, with this power."""
     ratio = spread / max(distance, 1e-9)
-    units = max(2, math.ceil((ratio * float(stats.norm.isf(level) + stats.norm.isf(1 - power))) ** 2))
-    while units < (ratio * float(stats.t.isf(level, units - 1) + stats.t.isf(1 - power, units - 1))) ** 2:
+    units = max(2, math.ceil((ratio * float(special.ndtri(level) + special.ndtri(1 - power))) ** 2))
+    while units < (ratio * float(special.stdtrit(units - 1, level) + special.stdtrit(units - 1, 1 - power))) ** 2:
         units += 1
     return units
 
@@ -263,10 +263,10 @@ def auc(scores: ArrayLike, positive: ArrayLike, units: ArrayLike | None = None) 
     if not (len(up) and len(down)):
         return NOTHING
     codes = _codes(units, len(values))
-    ranks = stats.rankdata(values)
+    ranks = scipy.stats.rankdata(values)
     above = np.empty(len(values))  # share of the rows of the other kind that a row beats, or that beat it
-    above[flags] = (ranks[flags] - stats.rankdata(up)) / len(down)
-    above[~flags] = 1 - (ranks[~flags] - stats.rankdata(down)) / len(up)
+    above[flags] = (ranks[flags] - scipy.stats.rankdata(up)) / len(down)
+    above[~flags] = 1 - (ranks[~flags] - scipy.stats.rankdata(down)) / len(up)
     value = float(above[flags].mean())
     weights = np.where(flags, 1 / len(up), 1 / len(down))
     influence = np.bincount(codes, weights * (above - value))
@@ -280,7 +280,7 @@ def from_moments(value: float, deviation: float, units: int) -> Estimate:
     """The mean of so many independent values from sums over ranks; `deviation` is their standard deviation, ddof=0."""
     if units < 2 or deviation == 0:
         return Estimate(value, None, None, units, units, TOO_FEW if units < 2 else EQUAL)
-    reach = float(stats.t.ppf(0.975, units - 1)) * deviation / np.sqrt(units - 1)
+    reach = float(special.stdtrit(units - 1, 0.975)) * deviation / np.sqrt(units - 1)
     return Estimate(value, float(value - reach), float(value + reach), units, units)
 
 
@@ -330,8 +330,8 @@ def compare(a: Ratio, b: Ratio, paired: bool = False, alpha: float = 0.05) -> Co
         return Comparison(math.nan, math.nan, math.nan, math.nan, spread)
     if error <= 1e-10 * max(1.0, abs(difference)):  # rounding
         return Comparison(difference, math.nan, math.nan, 1.0 if difference == 0 else math.nan, spread)
-    margin = float(stats.t.ppf(1 - alpha / 2, freedom)) * error
-    p_value = float(2 * stats.t.sf(abs(difference) / error, freedom))
+    margin = float(special.stdtrit(freedom, 1 - alpha / 2)) * error
+    p_value = float(2 * special.stdtr(freedom, -abs(difference) / error))
     return Comparison(difference, difference - margin, difference + margin, p_value, spread)
 
 
@@ -366,11 +366,11 @@ def _estimate(value: float, influence: Floats, effective: float, bounds: Bounds 
             return Estimate(value, None, None, units, rows, EQUAL)
         low, high = _of_equal_values(value, effective, bounds)
         return Estimate(value, low, high, units, rows)
-    quantile = float(stats.t.ppf(0.975, degrees_of_freedom(influence, effective)))
+    quantile = float(special.stdtrit(degrees_of_freedom(influence, effective), 0.975))
     if bounds is None:
         reach = quantile * np.sqrt(variance)
         return Estimate(value, float(value - reach), float(value + reach), units, rows)
-    low, high = _wilson(value, variance, quantile, bounds)
+    low, high = _wilson(value, (value - bounds[0]) * (bounds[1] - value) / variance, quantile, bounds)
     return Estimate(value, low, high, units, rows)
 
 
@@ -385,16 +385,16 @@ def degrees_of_freedom(influence: Floats, effective: float) -> float:
 
 def _of_equal_values(value: float, number: float, bounds: Bounds) -> tuple[float, float]:
     """The mean moved to either bound by the largest share of other values that is likely unseen among so many."""
-    square = float(stats.norm.ppf(0.975)) ** 2
+    square = float(special.ndtri(0.975)) ** 2
     unseen = square / (number + square)  # Wilson's upper end of a share of 0
     return value - unseen * (value - bounds[0]), value + unseen * (bounds[1] - value)
 
 
-def _wilson(value: float, variance: float, quantile: float, bounds: Bounds) -> tuple[float, float]:
-    """Wilson's interval of a mean in bounds, of as many values as give a share of that size this variance."""
+def _wilson(value: float, number: float, quantile: float, bounds: Bounds) -> tuple[float, float]:
+    """Wilson's interval of a mean in bounds, of so many values; it holds the mean, whatever rounding does."""
     width, square = bounds[1] - bounds[0], quantile**2
     scaled = (value - bounds[0]) / width
-    number = scaled * (1 - scaled) * width**2 / variance
     middle = (scaled + square / (2 * number)) / (1 + square / number)
     half = quantile / (1 + square / number) * np.sqrt(scaled * (1 - scaled) / number + square / (4 * number**2))
-    return float(bounds[0] + width * max(0.0, middle - half)), float(bounds[0] + width * min(1.0, middle + half))
+    low, high = min(scaled, max(0.0, middle - half)), max(scaled, min(1.0, middle + half))
+    return float(bounds[0] + width * low), float(bounds[0] + width * high)

@@ -10,7 +10,7 @@ from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.capabilities import capability_probe
 from lmgym.training.policies import load_trained_policy, rows_trained_on, save_trained_policy, saved_name
 from lmgym.training.running import run_stage, show_figures
-from lmgym.training.samples import KeepSamples, sample_probe
+from lmgym.training.samples import sample_probe
 from lmgym.training.setup import training_arguments, update_sampler
 from lmgym.turn_ends import turn_ends
 from preferences.check import PreferencePlan, check
@@ -43,6 +43,7 @@ def make_trainer(plan: PreferencePlan, run: Run, supervisor: Supervisor | None =
     """The policy in a trainer, with the evaluations during training."""
     # here, because the Trainer takes seconds to import, which a refused run should not
     from lmgym.training.best import BestModel
+    from lmgym.training.callbacks import KeepSamples
     from lmgym.training.trainer import ObjectiveTrainer
 
     training = plan.training

@@ -15,7 +15,7 @@ from lmgym.training.setup import adapt, round_frozen, training_arguments, update
 from reward_models.check import RewardModelPlan, check
 from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
-from reward_models.report import KeepSamples, save_results, show_rows
+from reward_models.report import save_results, show_rows
 from reward_models.tasks import Task
 
 
@@ -43,6 +43,7 @@ def make_trainer(plan: RewardModelPlan, task: Task, run: Run, supervisor: Superv
     # here, because the Trainer takes seconds to import, which a refused run should not
     from lmgym.training.best import BestModel
     from lmgym.training.trainer import ObjectiveTrainer
+    from reward_models.callbacks import KeepSamples
     from reward_models.probes import Probe, TranscriptProbe
 
     config, tokenizer, data = plan.training.config, plan.training.tokenizer, plan.training.data

@@ -9,7 +9,7 @@ from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.training.capabilities import capability_probe
 from lmgym.training.policies import load_trained_policy, rows_trained_on, save_trained_policy, saved_name
 from lmgym.training.running import run_stage, show_figures
-from lmgym.training.samples import KeepSamples, sample_probe
+from lmgym.training.samples import sample_probe
 from lmgym.training.setup import training_arguments, update_sampler
 from sft.check import SftPlan, check
 from sft.config import SftConfig
@@ -39,6 +39,7 @@ def make_trainer(plan: SftPlan, task: SftTask, run: Run, supervisor: Supervisor 
     """The policy in a trainer, with the evaluations during training."""
     # here, because the Trainer takes seconds to import, which a refused run should not
     from lmgym.training.best import BestModel
+    from lmgym.training.callbacks import KeepSamples
     from lmgym.training.trainer import ObjectiveTrainer
 
     training = plan.training

@@ -9,7 +9,6 @@ import click
 from lmgym.config import CapabilitiesConfig
 from lmgym.console import CONSOLE, say
 from lmgym.errors import shown_path
-from lmgym.runs.conclusion import trained_in
 from lmgym.runs.files import write_json, write_lines
 from lmgym.runs.launch import launch
 
@@ -88,6 +87,8 @@ def evaluate_model(model: str, suite: str, options: Options) -> None:
 
 def model_of(folder: str) -> str:
     """The folder of what a run has trained, if the folder is a run's; else the same name."""
+    from lmgym.runs.conclusion import trained_in
+
     path = Path(folder).expanduser()
     is_run = (path / "run.json").is_file() and not (path / "config.json").is_file()
     return str((trained_in(path) if is_run else None) or folder)

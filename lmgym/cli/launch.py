@@ -25,9 +25,6 @@ from lmgym.runs.launching import (
     launch_experiment,
     refuse_wrong_deepspeed,
 )
-from lmgym.runs.node_check import check_hosts, check_slurm
-from lmgym.runs.on_hosts import HostsRun, run_on_hosts, show_commands
-from lmgym.runs.slurm import JOB_NAME, SlurmJob, submit
 
 SETTINGS = {"ignore_unknown_options": True, "token_normalize_func": lambda name: name.replace("-", "_")}
 DRY_RUN = {"--dry_run", "--dry-run", "--dry_run=true", "--dry_run=True"}
@@ -170,6 +167,9 @@ def find(words: Sequence[str]) -> tuple[Path, list[str]]:
 
 def on_hostfile(script: Sequence[str], given: Nodes, dry: bool) -> None:
     """Prints the commands of all hosts, runs or checks them. Ends this process with the run's exit code."""
+    from lmgym.runs.node_check import check_hosts
+    from lmgym.runs.on_hosts import HostsRun, run_on_hosts, show_commands
+
     hosts = choose_hosts(read_hostfile(given.hostfile or ""), given.nodes, given.vllm_nodes, given.num_gpus)
     count = len(hosts) - given.vllm_nodes
     trainers, servers = hosts[:count], hosts[count:]
@@ -198,6 +198,9 @@ AS_GIVEN = "LMGYM_LAUNCH"
 
 def on_slurm(script: Sequence[str], given: Nodes, dry: bool) -> None:
     """Prints the batch file, and submits it or checks the nodes."""
+    from lmgym.runs.node_check import check_slurm
+    from lmgym.runs.slurm import JOB_NAME, SlurmJob, submit
+
     count = 1 if given.nodes is None else given.nodes
     processes = given.num_gpus or given.gpus_per_node or 1
     name = given.job_name or Path(script[0]).stem
@@ -225,6 +228,8 @@ def on_slurm(script: Sequence[str], given: Nodes, dry: bool) -> None:
 
 def slurm_settings(given: Nodes) -> dict[str, str]:
     """The #SBATCH lines that were asked for. Raises InputError for one that is no setting."""
+    from lmgym.runs.slurm import JOB_NAME
+
     settings = {
         name.replace("_", "-"): str(vars(given)[name])
         for name in ("partition", "time", "gpus_per_node", "cpus_per_task")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from huggingface_hub import constants
 
 from lmgym.data.sources import content_digest
 from lmgym.distributed.ranks import local_rank, raise_on_all_ranks, world_size
@@ -27,9 +28,9 @@ PATIENCE = datetime.timedelta(days=1)  # of ranks that wait for the one that tok
 
 def cache_folder() -> Path:
     """The folder of tokenised data sets."""
-    from datasets import config
-
-    return Path(config.HF_DATASETS_CACHE) / "lmgym"
+    # as `datasets` has it, which takes a second to import
+    beside = os.environ.get("HF_DATASETS_CACHE") or os.path.join(constants.HF_HOME, "datasets")
+    return Path(beside) / "lmgym"
 
 
 def key_of(sources: Sequence[tuple[str, str]], settings: Mapping[str, Any], tokenizer, stage: str) -> str:

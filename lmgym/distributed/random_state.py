@@ -32,6 +32,16 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
+def set_seed(seed: int) -> None:
+    """Seed Python's, numpy's and torch's generators, GPUs' too, with one number, as transformers.set_seed does.
+
+    That one comes with peft and GenerationMixin, half a second of imports.
+    """
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
 def seed_all(*place: int) -> None:
     """Seed Python's, numpy's and torch's CPU generators with `place`."""
     seeds: Sequence[int] = np.random.SeedSequence(place).generate_state(3).tolist()

@@ -6,7 +6,6 @@ never imports it. The server listens on this machine alone, and ends with the pr
 
 import atexit
 import contextlib
-import http.client
 import math
 import os
 import re
@@ -269,6 +268,8 @@ class VLLMServer:
             time.sleep(POLL_SECONDS)
 
     def _answers(self) -> bool:
+        import http.client
+
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ASK_SECONDS)
         try:
             connection.request("GET", "/health")

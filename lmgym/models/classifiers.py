@@ -20,6 +20,7 @@ from lmgym.errors import InputError
 from lmgym.models.config_fields import width
 from lmgym.models.parameters import LINEAR, gathered
 from lmgym.models.saving import unwrap_adapters
+from lmgym.models.weight_files import HEADS
 
 
 class DecoderClassifier:
@@ -84,11 +85,11 @@ def _class_of(auto: Any, config_class: Any) -> Any:
 
 def head_name(model) -> str:
     """The attribute that holds the family's classification head."""
-    for name in ("score", "classifier"):
+    for name in HEADS:
         if hasattr(model, name):
             return name
     family = model.config.model_type
-    raise InputError(f"classifiers of {family} have no head called score or classifier; use another family")
+    raise InputError(f"classifiers of {family} have no head called {' or '.join(HEADS)}; use another family")
 
 
 def is_decoder(classifier) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, set_seed
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from lmgym.console import VERBOSE
+from lmgym.distributed.random_state import set_seed
 from lmgym.distributed.weights import refuse_non_finite_weights
 from lmgym.errors import InputError
 from lmgym.models.classifiers import Float32Head, classifier_class, head_name, init_head
@@ -23,6 +24,7 @@ from lmgym.models.damage import readable, refuse_damaged_tokens, refuse_failing_
 from lmgym.models.parameters import gathered
 from lmgym.models.quantized import is_quantized, keep_exact, loading_arguments
 from lmgym.models.sources import no_folder_hint, refuse_pickles, source_arguments
+from lmgym.models.weight_files import HEADS
 from lmgym.templates import check_template
 from lmgym.text import ensure_template
 
@@ -30,7 +32,7 @@ if not VERBOSE:  # missing and unexpected keys are checked here
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
 
-SCORER_HEADS = ("score.", "classifier.")  # prefixes of weights that no causal model has
+SCORER_HEADS = tuple(f"{name}." for name in HEADS)  # prefixes of weights that no causal model has
 PAD_TOKEN = "<|pad|>"  # of tokenizers that are made here
 UNUSED = re.compile(r"(^|[^a-z])(pad|padding|unused|reserved)([^a-z]|$)")
 ODD_TEXT = "\u2603\u6f22\U0001f9ff\u0378\x07"  # characters that few vocabularies hold

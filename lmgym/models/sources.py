@@ -10,12 +10,10 @@ import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from huggingface_hub import constants
 
 from lmgym.errors import InputError, found_from, shown, shown_path
-from lmgym.runs.tracking import adopt_original_token_names
 from lmgym.shell import command
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -84,6 +82,8 @@ def source_arguments(name: str, trust_remote_code: bool = False, role: str = "mo
 
     Raises InputError for `trust_remote_code` with a folder, or with a hub id without a commit: their code can change.
     """
+    from lmgym.runs.tracking import adopt_original_token_names
+
     source = resolve_source(name, role)
     local = os.path.exists(source)
     source, _, revision = (source, "", "") if local else source.partition("@")
@@ -111,6 +111,8 @@ def hub_has_address() -> bool:
 
     Without a network, huggingface_hub 2.4 retries for 23 seconds a file, also for files in its cache.
     """
+    from urllib.request import getproxies
+
     if getproxies():
         return True
     try:

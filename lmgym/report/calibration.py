@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # imports scipy.optimize where its name is first used
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
 FEWEST_PAIRS = 50  # that a temperature is fitted on; the calibration error of fewer is mostly noise
 
@@ -76,7 +76,7 @@ def fit_temperature(margins: ArrayLike) -> Temperature:
     high = 1 / np.abs(margins).mean()
     while slope(high) > 0:
         high *= 2
-    return Temperature(1 / float(brentq(slope, 0.0, high, xtol=high * 1e-12)))
+    return Temperature(1 / float(scipy.optimize.brentq(slope, 0.0, high, xtol=high * 1e-12)))
 
 
 def cross_fitted(margins: ArrayLike, prompts: ArrayLike) -> tuple[np.ndarray, str]:

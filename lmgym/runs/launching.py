@@ -17,6 +17,7 @@ from lmgym.config import Range, RunConfig
 from lmgym.console import say
 from lmgym.errors import NAME, InputError, did_you_mean, found_from, shown, shown_path
 from lmgym.runs.flags import HELP, HYDRA, USAGE, flag_types, read_flag, rebuild
+from lmgym.runs.gpus import visible_gpus
 from lmgym.runs.launch import STAGES
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import NAME as LOCK
@@ -262,9 +263,7 @@ def count_processes(num_gpus: int | None) -> int:
     """The number of processes to start. Raises InputError for one that this machine does not have."""
     if num_gpus is not None:
         Range(1, MOST_PROCESSES).check("num_gpus", num_gpus)
-    import torch
-
-    found = torch.cuda.device_count()
+    found = visible_gpus()
     if found and num_gpus is not None and num_gpus > found:
         raise InputError(f"--num_gpus {num_gpus}, and {found} GPU(s) are visible; needed: at most {found}")
     return num_gpus or found or 1

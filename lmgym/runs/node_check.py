@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,8 @@ class Answer:
 
 def packages() -> list[str]:
     """The names in requirements.txt, or of an installed lmgym its requirements."""
+    from importlib.metadata import requires
+
     file = ROOT / "requirements.txt"
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else requires("lmgym") or []
     names = [re.match(r"[\w.-]+", line.partition("#")[0].strip()) for line in lines if "extra ==" not in line]

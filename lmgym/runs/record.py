@@ -1,6 +1,5 @@
 """The record of a run (run.json): command, config, commit, versions; secrets are redacted."""
 
-import importlib.metadata
 import os
 import platform
 import resource
@@ -93,10 +92,12 @@ def timestamp() -> str:
 @aid("the record of versions", dict)
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the libraries on which a result may depend."""
+    from importlib import metadata
+
     result: dict[str, str | None] = {"python": platform.python_version()} | dict.fromkeys(LIBRARIES)
     for library in LIBRARIES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            result[library] = importlib.metadata.version(library)
+        with suppress(metadata.PackageNotFoundError):
+            result[library] = metadata.version(library)
     return result
 
 

@@ -3,7 +3,6 @@
 Such code neither ends the process nor changes its state (lmgym/runs/process_state.py).
 """
 
-import hashlib
 import os
 import sys
 import sysconfig
@@ -29,6 +28,8 @@ def import_file(name: str | Path, needed: str) -> ModuleType:
     path = Path(os.path.expanduser(name))
     if not path.is_file():
         raise InputError(f"there is no file {shown_path(name)}; {needed}")
+    import hashlib  # OpenSSL's, which most commands do not need
+
     # a name of its own, so that no file can shadow a module
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     spec = spec_from_file_location(f"lmgym_file_{digest}", path.resolve())

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from lmgym.statistics import Floats, mean_exceeds, units_to_exceed, welch_exceeds
 
@@ -156,7 +156,7 @@ def smallest_fall(prompts: int, looks: int) -> float:
 
     It is that of scores which do not depend on the prompt, and smaller where they do.
     """
-    quantiles = float(stats.t.isf(_level(looks), prompts - 1) + stats.t.isf(0.2, prompts - 1))
+    quantiles = -float(special.stdtrit(prompts - 1, _level(looks)) + special.stdtrit(prompts - 1, 0.2))
     return TOLERANCE + SPREAD_OF_DIFFERENCES * quantiles / math.sqrt(prompts)
 
 

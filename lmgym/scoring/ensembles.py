@@ -17,11 +17,10 @@ from lmgym.errors import InputError, one_line, regular, shown, shown_path
 from lmgym.models.adapter_sets import load_adapter_set, shared_base, switch_on
 from lmgym.models.sources import ADAPTER, resolve_source
 from lmgym.scoring.combinations import NEEDED, combine, is_combination
+from lmgym.scoring.folders import ENSEMBLE
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.scorers import HFScorer, read_settings
 from lmgym.text import Conversation
-
-FILE = "ensemble.json"
 
 
 class Ensemble:
@@ -61,11 +60,6 @@ class AdapterMember:
         return self.scorer.score(conversations, replies)
 
 
-def is_ensemble(path: str) -> bool:
-    """True for the folder of an ensemble."""
-    return os.path.isfile(os.path.join(os.path.expanduser(path), FILE))
-
-
 def load_ensemble(
     path: str, how: str | None = None, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
 ) -> Ensemble:
@@ -90,13 +84,13 @@ def read_ensemble(path: str) -> tuple[list[str], str]:
     folder = Path(os.path.abspath(os.path.expanduser(path)))
     needed = '{"members": [PATH, ...], "combine": "mean"}; write it again with lmgym ensemble'
     try:
-        found = json.loads(regular(folder / FILE).read_text(encoding="utf-8"))
+        found = json.loads(regular(folder / ENSEMBLE).read_text(encoding="utf-8"))
         members, combination = found["members"], found.get("combine", "mean")
         is_right = bool(members) and all(isinstance(member, str) and member for member in members)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{shown_path(folder / FILE)}: {one_line(repr(error), 100)}; needed: {needed}") from error
+        raise InputError(f"{shown_path(folder / ENSEMBLE)}: {one_line(repr(error), 100)}; needed: {needed}") from error
     if not is_right or not isinstance(combination, str) or not is_combination(combination):
-        raise InputError(f"{shown_path(folder / FILE)} holds {shown(str(found))}; needed: {needed}")
+        raise InputError(f"{shown_path(folder / ENSEMBLE)} holds {shown(str(found))}; needed: {needed}")
     there = {member: os.path.normpath(folder / member) for member in members}
     return [there[member] if os.path.exists(there[member]) else member for member in members], combination
 
@@ -112,7 +106,7 @@ def write_ensemble(members: Sequence[str], output: str, how: str = "mean") -> Pa
     if not is_combination(how):
         raise InputError(f"--combine {shown(how)}; needed: {NEEDED}")
     folder = Path(os.path.abspath(os.path.expanduser(output)))
-    if folder.exists() and (not folder.is_dir() or any(path.name != FILE for path in folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(path.name != ENSEMBLE for path in folder.iterdir())):
         raise InputError(f"--output {shown_path(folder)} holds something else; needed: another folder")
     found = [_member(member) for member in members]
     kinds = [(saved.get("reduce", "logit"), saved.get("loss")) for saved in map(read_settings, found)]
@@ -122,7 +116,7 @@ def write_ensemble(members: Sequence[str], output: str, how: str = "mean") -> Pa
     folder.mkdir(parents=True, exist_ok=True)
     relative = [os.path.relpath(member, folder) if os.path.exists(member) else member for member in found]
     content: dict[str, Any] = {"members": relative, "combine": how}
-    (folder / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (folder / ENSEMBLE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return folder
 
 

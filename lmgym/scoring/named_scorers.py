@@ -17,7 +17,6 @@ import math
 import os
 import re
 from collections.abc import Collection
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 from lmgym.errors import MOST_SCORE, InputError, one_line, shown, shown_path
@@ -122,6 +121,8 @@ def load_scorer(
     `concurrency`: most requests of a judge to its server at a time, in place of its rubric's. `given`: what the command
     has for a function beside prompts and replies; None: nothing.
     """
+    from importlib import metadata
+
     if JUDGE.fullmatch(path) or RUBRIC.fullmatch(path):
         from lmgym.scoring.rubrics import load_judge
 
@@ -130,7 +131,7 @@ def load_scorer(
         from lmgym.scoring.function_scorers import NOTHING, load_function
 
         return load_function(match[1], match[2] or "", given or NOTHING)
-    if (match := SCHEME.fullmatch(path)) and (found := entry_points(group=SCHEMES, name=match[1])):
+    if (match := SCHEME.fullmatch(path)) and (found := metadata.entry_points(group=SCHEMES, name=match[1])):
         load: Any = next(iter(found)).load()
         return call_user_code(path, lambda: load(path))
     return _load_folder(path, precision)
@@ -138,20 +139,25 @@ def load_scorer(
 
 def _load_folder(path: str, precision: Precision) -> "Scorer":
     """A trained scorer, or an ensemble of them."""
-    import torch
-
     from lmgym.models.sources import SERVED
-    from lmgym.scoring.combinations import NEEDED, is_combination
-    from lmgym.scoring.ensembles import is_ensemble, load_ensemble
-    from lmgym.scoring.scorers import REDUCTIONS, HFScorer
+    from lmgym.scoring.folders import is_ensemble, refuse_untrained
 
     if SERVED.match(path):
         raise InputError(f"{shown(path)} is a served model; needed: judge:{one_line(path, 120)}, which grades replies")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     folder, sign, reduce = (path, "", "") if os.path.exists(path) else path.partition("#")
+    if not is_ensemble(folder):
+        refuse_untrained(folder)
+
+    import torch  # which takes seconds
+
+    from lmgym.scoring.combinations import NEEDED, is_combination
+    from lmgym.scoring.ensembles import load_ensemble
+    from lmgym.scoring.scorers import REDUCTIONS, HFScorer
+
     if sign and not (reduce in REDUCTIONS or is_combination(reduce)):
         needed = f"{', '.join(REDUCTIONS)}, or of several heads or members {NEEDED}"
         raise InputError(f"{shown(reduce)} behind the scorer {shown_path(folder)}#; needed: {needed}")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = weights_dtype(precision, device)
     if is_ensemble(folder):
         return load_ensemble(folder, reduce or None, device, dtype)

@@ -1,14 +1,17 @@
-"""Callbacks of Hugging Face's Trainer: stopping when asked to, and the status line."""
+"""Callbacks of Hugging Face's Trainer: stopping when asked to, files of answers, and the status line."""
 
 import time
 from collections.abc import Callable, Mapping
 
 from transformers import TrainerCallback
 
+from lmgym.aids import aid
 from lmgym.distributed.ranks import rank
 from lmgym.report.known_metrics import MAIN_METRICS
 from lmgym.report.status_line import StatusLine, status_figure
+from lmgym.runs.run import Run
 from lmgym.training.reporting import show_notes, time_left
+from lmgym.training.samples import SampleProbe
 
 TIMED_UPDATES = 2
 WAYS = "a smaller --max_length, fewer --epochs, --train_size, --lora_rank 16, more GPUs"
@@ -32,6 +35,20 @@ class LogAtEvaluations(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """After the Trainer has decided whether to evaluate."""
         control.should_log |= control.should_evaluate or state.global_step >= state.max_steps
+
+
+class KeepSamples(TrainerCallback):
+    """Writes the answers of each evaluation to a file in samples/."""
+
+    def __init__(self, probe: SampleProbe, run: Run) -> None:
+        self.probe, self.run = probe, run
+
+    @aid("the file of answers")
+    def on_evaluate(self, args, state, control, **kwargs) -> None:
+        """After the probes."""
+        if self.probe.rows:
+            rows = [{"step": state.global_step, **row} for row in self.probe.rows]
+            self.run.write_lines(f"samples/{state.global_step:06d}.jsonl", rows)
 
 
 class ShowStatus(TrainerCallback):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import TrainerCallback
 
 from lmgym.aids import aid
 from lmgym.config import ModelConfig, SamplesConfig
@@ -196,20 +195,6 @@ class SampleProbe:
             "ended": float(np.mean([reply.finish_reason == "eos" for reply in replies])),
             **{f"score/{name}": float(np.mean(values)) for name, values in scores.items()},
         }
-
-
-class KeepSamples(TrainerCallback):
-    """Writes the answers of each evaluation to a file in samples/."""
-
-    def __init__(self, probe: SampleProbe, run: Run) -> None:
-        self.probe, self.run = probe, run
-
-    @aid("the file of answers")
-    def on_evaluate(self, args, state, control, **kwargs) -> None:
-        """After the probes."""
-        if self.probe.rows:
-            rows = [{"step": state.global_step, **row} for row in self.probe.rows]
-            self.run.write_lines(f"samples/{state.global_step:06d}.jsonl", rows)
 
 
 @aid("the table of answers")

@@ -21,7 +21,7 @@ from accelerate.utils import DeepSpeedSchedulerWrapper
 from transformers import Trainer, TrainerState
 
 from lmgym.distributed.deepspeed_engine import Engine
-from lmgym.distributed.random_state import random_state, restore_random_state
+from lmgym.distributed.random_state import random_state, restore_random_state, set_seed
 from lmgym.distributed.ranks import raise_on_all_ranks, rank
 from lmgym.distributed.weights import load_weights, save_weights
 from lmgym.runs.checkpoint_files import loading, ranks_of, read_rank_state, write_rank_state
@@ -81,8 +81,6 @@ def restore_random(folder: Path, ranks: int, seed: int, step: int) -> None:
         with loading(folder):
             restore_random_state(found["random"])
     else:
-        from transformers import set_seed
-
         set_seed(seed + 1_000_003 * step + rank())
 
 

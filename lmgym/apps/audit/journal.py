@@ -57,7 +57,8 @@ def scorer_fingerprint(path: str) -> str:
     if ":" in folder and not os.path.exists(folder):
         return _digest(path)
     from lmgym.models.fingerprint import fingerprint
-    from lmgym.scoring.ensembles import is_ensemble, read_ensemble
+    from lmgym.scoring.ensembles import read_ensemble
+    from lmgym.scoring.folders import is_ensemble
 
     if is_ensemble(folder):
         members, combination = read_ensemble(folder)

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from lmgym.apps.migration.launches import read_launches
-from lmgym.apps.migration.trl_scripts import KINDS, Settings
+from lmgym.apps.migration.names import KINDS
+from lmgym.apps.migration.trl_scripts import Settings
 from lmgym.errors import InputError
 
 PROGRAMS = re.compile(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.migration.assignments import UNKNOWN, Assignments
+from lmgym.apps.migration.names import KINDS
 from lmgym.errors import InputError, listed, one_line, regular, shown, shown_path
 from lmgym.shell import command
 
-KINDS = {name: name.lower() for name in ("Reward", "SFT", "DPO", "KTO", "ORPO", "CPO", "GRPO", "RLOO", "PPO")}
 CONFIGS = {f"{name}Config": kind for name, kind in KINDS.items()}
 TRAINERS = {f"{name}Trainer": kind for name, kind in KINDS.items()}
 NEEDED = f"needed: a script with one of TRL's {', '.join([*CONFIGS, *TRAINERS])}"

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from patience import PATIENCE
 
 from lmgym.cli.main import main
-from lmgym.cli.runs import quote, resume_command
+from lmgym.cli.runs_table import quote, resume_command
 from lmgym.console import clean
 from lmgym.runs.listing import read_run
 from lmgym.runs.locks import FolderLock

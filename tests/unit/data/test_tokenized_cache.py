@@ -1,11 +1,15 @@
 """Tokenised data sets are found again while nothing changes that they depend on, and made anew where they cannot be."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from lmgym.config import ColumnConfig, OptimizerConfig, RowsConfig
 from lmgym.data import task_data, tokenized_cache
@@ -154,3 +158,13 @@ def test_only_the_first_rank_of_a_machine_writes(made, tokenizer, own_cache: Pat
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert content(prepare(path, tokenizer)) == alone
     assert len(made) == 2
+
+
+@pytest.mark.parametrize("variables", [{"HF_HOME": "~/home"}, {"HF_DATASETS_CACHE": "/x/y"}])
+def test_the_folder_lies_in_that_of_the_datasets_library(variables: dict[str, str]) -> None:
+    code = (
+        "from lmgym.data.tokenized_cache import cache_folder\nfound = cache_folder()\n"
+        "from datasets import config\nassert found == config.HF_DATASETS_CACHE / 'lmgym', found"
+    )
+    others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    subprocess.run([sys.executable, "-c", code], env=others | variables, check=True, timeout=PATIENCE)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmgym.distributed.random_state import random_state, restore_random_state, seeded
+from lmgym.distributed.random_state import random_state, restore_random_state, seeded, set_seed
 
 
 def draw() -> tuple[list[float], list[float], list[float]]:
@@ -102,3 +102,14 @@ def test_places_can_be_nested() -> None:
         with seeded(2):
             draw()
         assert (first, draw()) == expected
+
+
+def test_one_seed_for_all_is_transformers_own() -> None:
+    import transformers
+
+    transformers.set_seed(7)
+    expected = draw()
+    set_seed(8)
+    assert draw() != expected
+    set_seed(7)
+    assert draw() == expected

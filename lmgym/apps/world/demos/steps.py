@@ -14,6 +14,7 @@ from typing import IO, Any
 from lmgym.console import VERBOSE, draw_live_line, erase_live_line, on_terminal, say
 from lmgym.report.status_line import StepTimes, clock
 from lmgym.runs.files import read_json
+from lmgym.runs.gpus import visible_gpus
 from lmgym.runs.launching import find_experiment
 
 SHOWN_SECONDS = 0.5  # between two times on the terminal
@@ -59,11 +60,9 @@ class CompletedSteps:
 
 def deepspeed(experiment: str) -> list[object]:
     """The command that launches an experiment with ZeRO 2, on two ranks, or on one if there is just one GPU."""
-    import torch
-
     launcher = Path(sys.executable).parent / "deepspeed"
     file = find_experiment(experiment)
-    ranks = min(2, torch.cuda.device_count() or 2)
+    ranks = min(2, visible_gpus() or 2)
     return [launcher, "--num_gpus", ranks, "--log_level", "error", file, "--deepspeed", "zero2"]
 
 

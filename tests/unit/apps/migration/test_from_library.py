@@ -14,7 +14,8 @@ import preferences.check
 import reward_models.check
 import sft.check
 from lmgym.apps.migration.commands import Translation
-from lmgym.apps.migration.from_library import LIBRARIES, NAMES, of_library, of_trl, translate_launch
+from lmgym.apps.migration.files import LIBRARIES, of_library, of_trl, translate_launch
+from lmgym.apps.migration.names import NAMES
 from lmgym.apps.migration.renaming import experiment_of
 from lmgym.cli.main import main
 from lmgym.errors import InputError

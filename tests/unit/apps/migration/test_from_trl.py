@@ -12,8 +12,9 @@ import ppo.check
 import reward_models.check
 import sft.check
 from lmgym.apps.migration.commands import Translation
+from lmgym.apps.migration.names import KINDS
 from lmgym.apps.migration.translation import translate
-from lmgym.apps.migration.trl_scripts import KINDS, Code, Script, Settings, fill_in, read_file, read_flags
+from lmgym.apps.migration.trl_scripts import Code, Script, Settings, fill_in, read_file, read_flags
 from lmgym.apps.migration.trl_tables import DEFAULTS, WORDS
 from lmgym.cli.main import main
 from lmgym.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from lmgym.apps.migration.from_library import of_library
+from lmgym.apps.migration.files import of_library
 
 PAIR = {"prompt": "Say {}.", "chosen": "Yes, it is {}.", "rejected": "No {}."}
 CHAT = {"messages": [{"role": "user", "content": "Say {}."}, {"role": "assistant", "content": "Yes, {}."}]}

@@ -9,8 +9,9 @@ import pytest
 from patience import PATIENCE
 
 from lmgym.apps.migration.commands import Translation
+from lmgym.apps.migration.names import KINDS
 from lmgym.apps.migration.translation import translate
-from lmgym.apps.migration.trl_scripts import KINDS, Settings, read_file, read_flags
+from lmgym.apps.migration.trl_scripts import Settings, read_file, read_flags
 from lmgym.errors import InputError
 from lmgym.models.small_models import make_small_model
 
