@@ -25,11 +25,11 @@ LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "pu
 
 def import_file(name: str | Path, needed: str) -> ModuleType:
     """The module of a Python file. Raises InputError, which ends in `needed`, for an absent file; and if it fails."""
+    import hashlib  # and with it OpenSSL, which most commands do not need
+
     path = Path(os.path.expanduser(name))
     if not path.is_file():
         raise InputError(f"there is no file {shown_path(name)}; {needed}")
-    import hashlib  # OpenSSL's, which most commands do not need
-
     # a name of its own, so that no file can shadow a module
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     spec = spec_from_file_location(f"lmgym_file_{digest}", path.resolve())

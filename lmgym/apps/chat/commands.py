@@ -8,7 +8,6 @@ import click
 
 from lmgym.runs.launch import launch
 from lmgym.runs.usage import OneLineErrors
-from lmgym.scoring.named_scorers import read_names
 
 OTHER_FLAGS = {
     "ignore_unknown_options": True,
@@ -124,6 +123,7 @@ def chat(model: str, scorers: str, concurrency: int, as_json: bool, **options) -
     def run() -> None:
         from lmgym.apps.chat.startup import ChatOptions, run_chat
         from lmgym.generation.model_specs import read_model_spec
+        from lmgym.scoring.named_scorers import read_names
 
         read_model_spec(model)  # before the scorers load
         if scorers:

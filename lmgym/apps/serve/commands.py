@@ -9,7 +9,6 @@ from lmgym.config import Range
 from lmgym.errors import MOST_SECONDS, MOST_STEPS, MOST_TOGETHER, InputError
 from lmgym.runs.launch import launch
 from lmgym.runs.usage import OneLineErrors
-from lmgym.scoring.named_scorers import read_names
 
 SERVER_OPTIONS = (
     click.option("--host", default="127.0.0.1", show_default=True, help="another than this machine's needs a token"),
@@ -58,6 +57,8 @@ def rewards(scorers: tuple[str, ...], host: str, port: int, token: str, precisio
     """
 
     def run() -> None:
+        from lmgym.scoring.named_scorers import read_names
+
         _check(port, limits["timeout"], limits["queue"], limits["max_body_mb"])
         paths = read_names(",".join(scorers), "lmgym serve rewards")
         _require_extra()
@@ -102,6 +103,8 @@ def chat(
     """
 
     def run() -> None:
+        from lmgym.scoring.named_scorers import read_names
+
         _check(port, options["timeout"], options["queue"], max_body_mb)
         paths = read_names(",".join(policies), "lmgym serve chat")
         from lmgym.generation.model_specs import read_model_spec
