@@ -122,7 +122,10 @@ def empty_model(model_config, settings: ModelConfig | None = None, causal: bool 
     if type(model_config).__module__.startswith(f"{TRANSFORMERS_DYNAMIC_MODULE_NAME}."):
         raise NotImplementedError(f"{model_config.model_type} has code of its own")
     with readable("model", model_config.name_or_path), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
+        if causal:  # fp32 as in a run, whatever the config says
+            model = AutoModelForCausalLM.from_config(model_config, dtype=torch.float32)
+        else:
+            model = new_classifier(model_config)
     if settings is not None and settings.lora_rank:
         with torch.device("meta"):
             rank, alpha = settings.lora_rank, settings.lora_alpha
