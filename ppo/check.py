@@ -46,7 +46,7 @@ from ppo.algorithms.kl import MOST_CHANGE
 from ppo.algorithms.methods import MethodName, preset
 from ppo.best import check_best_metric
 from ppo.config import PPOConfig
-from ppo.engine_sampler import OWN
+from ppo.config.rollout import OWN
 from ppo.memory import check_run_memory
 from ppo.opponents import check_opponents
 from ppo.rewards import EVAL_SCORER
@@ -145,6 +145,7 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
     check_eval_size(config.rollout.eval_size, "prompts")
     config.sampling  # noqa: B018 - checks its own ranges
     config.refuse_unfit_ahead()
+    config.refuse_unfit_sleep()
     check_engine(config)
     check_normalize(config)
     method, algorithm, adapts = config.method, config.algorithm, config.method.target is not None

@@ -28,13 +28,14 @@ from lmgym.generation.model_specs import read_model_spec
 from lmgym.generation.protocol import Sampling
 from lmgym.generation.vllm_generator import VLLMGenerator, VLLMServerClient, refuse_lying_server, refuse_unfit_server
 from lmgym.generation.vllm_plugin.lmgym_vllm import Item
-from lmgym.generation.vllm_server import ServerOptions, VLLMServer
+from lmgym.generation.vllm_server import TESTED, ServerOptions, VLLMServer
 from lmgym.generation.weight_sender import WeightSender, buffers_of
 from lmgym.models.config_fields import vocabulary_size
 from lmgym.models.parameters import gathered
 from lmgym.models.saving import has_adapters, save_adapter
 from ppo.actor_critic import ActorCritic
 from ppo.config import PPOConfig
+from ppo.config.rollout import OWN
 from ppo.sync_proof import (
     PROBE_TOKENS,
     Gap,
@@ -50,10 +51,10 @@ from ppo.sync_proof import (
     whole_shape,
 )
 
-OWN = "vllm"
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 PROBE_SEED = 97
 AWAITED_SECONDS, POLL_SECONDS = 600.0, 2.0  # for a server of others that is down
+SLEEP_SECONDS = 300.0  # for weights to move between a GPU and main memory
 T = TypeVar("T")
 
 
@@ -67,6 +68,7 @@ def server_options(config: PPOConfig, max_length: int) -> ServerOptions:
         memory_fraction=config.engine.engine_memory,
         max_lora_rank=config.policy.lora_rank,
         receives_weights=True,
+        sleeps=config.engine.engine_sleep,
         trust_remote_code=config.policy.trust_remote_code,
         served_name="policy",
     )
@@ -114,6 +116,7 @@ class EngineSampler:
         """the trainer's own, at the last proof"""
         self._since_proof, self._proofs, self._found = 0, 0, set[str]()
         """syncs since the last proof, proofs, and the layers that were found at the servers"""
+        self._sleeps = False
         self.generator = self._start()
         self._compares = self._on_main(self._can_compare)
 
@@ -146,8 +149,9 @@ class EngineSampler:
 
         The proof with changed weights is that of the first sync, and of every `prove_every` of them; of this one too
         with `proves`, even of weights that the servers have. Raises SyncError if they do not have them, and ServerError
-        for a dead server.
+        for a dead server. A server that sleeps is woken first.
         """
+        self._wake()
         if version == self.version and not proves:
             return
         began, precision, where = time.monotonic(), self.config.policy.precision, f"after the sync of version {version}"
@@ -167,6 +171,44 @@ class EngineSampler:
         raise_on_all_ranks(lambda: refuse_other_weights(self.gap, precision, where, self._rounding))
         self._since_proof = 0 if proves else self._since_proof + 1
         self.version, self.seconds = version, time.monotonic() - began
+
+    def rest(self) -> None:
+        """With `engine_sleep` the server gives back the GPU's memory until the next sync: its weights go to main
+        memory, keys and values are dropped. Raises InputError if it refuses, and ServerError if it is dead.
+        """
+        if not self.config.engine.engine_sleep or self._sleeps:
+            return
+
+        def sleep() -> None:
+            for url in self.generator.urls:
+                try:
+                    VLLMServerClient(url).post("/sleep?level=1", timeout=SLEEP_SECONDS)
+                except InputError as error:
+                    why, needed = one_line(str(error), 100), f"needed: vLLM {TESTED}, or no --engine_sleep"
+                    raise InputError(f"{url} does not sleep ({why}); {needed}") from error
+
+        self._on_main(sleep)
+        self._sleeps = True
+
+    def _wake(self) -> None:
+        if not self._sleeps:
+            return
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what torch keeps for itself is the server's now
+
+        def wake() -> None:
+            for url in self.generator.urls:
+                client = VLLMServerClient(url)
+                try:
+                    client.post("/wake_up", timeout=SLEEP_SECONDS)
+                    sleeps = client.get("/is_sleeping")["is_sleeping"]
+                except (InputError, ServerError) as error:
+                    raise ServerError(f"{url} does not wake up: {one_line(str(error), 160)}") from error
+                if sleeps:
+                    raise ServerError(f"{url} was woken and still sleeps")
+
+        self._on_main(wake)
+        self._sleeps = False
 
     def refuse_stale(self, version: int) -> None:
         """Raises InputError if the servers have other weights than those of this version."""
@@ -196,7 +238,7 @@ class EngineSampler:
         self.generator.urls = self._on_main(bring_back)
         if self._sender is not None:
             self._sender.close()
-        self._loaded, self._sender, self.version = [], None, -1
+        self._loaded, self._sender, self.version, self._sleeps = [], None, -1, False
         self._compares = self._on_main(self._can_compare)
 
     def _await(self, url: str, error: Exception) -> None:

@@ -29,7 +29,7 @@ from lmgym.models.memory import (
     weight_memory,
 )
 from ppo.config import PPOConfig
-from ppo.engine_sampler import OWN
+from ppo.config.rollout import OWN
 from ppo.experience import ROWS_AT_ONCE
 
 
@@ -38,15 +38,19 @@ def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks
     memory = config.run.memory_gb or device_memory_gb()
     if memory is None:
         return
-    if config.engine.engine == OWN:
-        memory *= 1 - config.engine.engine_memory  # the server's part of the same GPU
+    # the part of a server on the same GPU
+    own = memory * config.engine.engine_memory if config.engine.engine == OWN else 0.0
     estimate = estimate_run(config, deepspeed, longest_prompt(tokenizer, tasks), world_size())
     if estimate is None:
         return
     allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0  # scorers are loaded by now
     more = ("a smaller --max_prompt, --generation_batch_size or --num_layers_unfrozen",)
     estimate = replace(estimate, weights=estimate.weights + allocated)
-    check_memory(estimate, memory, zero_stage(deepspeed), config.optimizer.micro_batch, more)
+    stage, micro_batch = zero_stage(deepspeed), config.optimizer.micro_batch
+    if config.engine.engine_sleep:  # beside the server only what is held while it samples
+        check_memory(replace(estimate, activations=0.0), memory - own, stage, micro_batch, more)
+        own = 0.0
+    check_memory(estimate, memory - own, stage, micro_batch, more)
 
 
 @aid("the estimate of PPO's memory", refuses=True)

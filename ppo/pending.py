@@ -61,7 +61,11 @@ class PendingRollouts:
         return played or self._recorded(iteration) or self._play(iteration, clock)
 
     def begin_next(self, iteration: int, clock: Clock) -> None:
-        """Begin to sample for an iteration, if rollouts are sampled ahead, by the weights of now. Collective."""
+        """Begin to sample for an iteration, if rollouts are sampled ahead, by the weights of now; else let the sampler
+        rest. Collective.
+        """
+        if not self.ahead:
+            rest(self.c, self.run, self.supervisor)
         if not self.ahead or iteration >= self.plan.iterations:
             return
         self._next_iteration, self._next = iteration, self._recorded(iteration)
@@ -84,6 +88,7 @@ class PendingRollouts:
         wrong, which = "; ".join(found), f"iteration {state.iteration + 1}"
         show_notes([f"{which}: {wrong}; the server's weights are synced and proved again"], self.run)
         sync(c, self.run, self.supervisor, proves=True)
+        rest(c, self.run, self.supervisor)
         mode, cap = self.plan.config.correction
         return [
             f"warning: the replies of {which} do not fit the trainer ({wrong}), though a new proof shows that the "
@@ -161,6 +166,11 @@ def sync(c: TrainingComponents, run: Run, supervisor: Supervisor, proves: bool =
     Raises SyncError if it does not have them. Collective.
     """
     recovering(c, run, supervisor, lambda: c.sampler.sync(c.engine.version, proves), lambda: None)
+
+
+def rest(c: TrainingComponents, run: Run, supervisor: Supervisor) -> None:
+    """Nothing is sampled until the next sync. Collective."""
+    recovering(c, run, supervisor, c.sampler.rest)
 
 
 def recovering(

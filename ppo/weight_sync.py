@@ -57,6 +57,10 @@ class Sampler(Protocol):
         """Take the engine's weights, of this version, and with `proves` prove that they are those that sample."""
         ...
 
+    def rest(self) -> None:
+        """Nothing is sampled until the next sync. Raises ServerError for a dead server."""
+        ...
+
     def refuse_stale(self, version: int) -> None:
         """Raises InputError if the weights are not those of this version."""
         ...
@@ -113,6 +117,9 @@ class SamplingPolicy:
     def recover(self, error: Exception) -> None:
         """Raises the error, as nothing here can be started again."""
         raise error
+
+    def rest(self) -> None:
+        """Does nothing."""
 
     def close(self) -> None:
         """Does nothing."""

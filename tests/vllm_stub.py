@@ -33,6 +33,7 @@ class Worker(WeightReceiver):
         self.models = {"policy": self.load()}
         self.seen: dict[tuple, LocalGenerator] = {}
         self.lock, self.transfers, self.replying = threading.Lock(), 0, 0
+        self.sleeps, self.slept = False, 0
 
     def load(self):
         return AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
@@ -63,6 +64,7 @@ class Worker(WeightReceiver):
 
     def begin_transfer(self) -> None:
         assert not self.replying, "weights arrive while replies are being made"
+        assert not self.sleeps, "weights arrive while it sleeps"
         self.transfers += 1
 
     def add_adapter(self, name: str, path: str) -> None:
@@ -77,6 +79,7 @@ class Worker(WeightReceiver):
         return compare_layers(newest, samples, self.device)
 
     def complete(self, body: dict) -> dict:
+        assert not self.sleeps, "a request arrives while it sleeps"
         prompt, name = body["prompt"], body["model"]
         if self.lies("answers_the_first_prompt"):
             self.first = prompt = getattr(self, "first", prompt)
@@ -110,6 +113,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        if self.path == "/is_sleeping":
+            return self.answer({"is_sleeping": WORKER.sleeps})
         if self.path == "/v1/models":
             rows = [{"id": name, "max_model_len": 256, "parent": None if name == "policy" else "policy"}
                     for name in WORKER.models]  # fmt: skip
@@ -144,6 +149,16 @@ class Handler(BaseHTTPRequestHandler):
             case "/v1/unload_lora_adapter":
                 WORKER.models.pop(body["lora_name"])
                 return {}
+            case "/sleep?level=1" if not WORKER.lies("has_no_sleep"):
+                WORKER.sleeps, WORKER.slept = True, WORKER.slept + 1
+                return {"status": "sleeping", "level": 1}
+            case "/wake_up":
+                if WORKER.lies("dies_at_wake") and WORKER.slept == 1:
+                    os._exit(1)
+                WORKER.sleeps = WORKER.lies("sleeps_on")
+                return {"status": "awake"}
+            case "/slept":
+                return {"times": WORKER.slept}
             case "/reset_prefix_cache":
                 return {"success": True}
             case "/lies":  # a new server, with these faults

@@ -97,7 +97,8 @@ def estimate_of(word: str, flags: Sequence[str], ranks: int = 1) -> Estimated:
         tokens = config.optimizer.batch_tokens(config.data.max_length * replies)
         causal = form.stage != "reward"
         counts = _counts(lambda: count_weights(model, settings, causal))
-        memory = estimate_memory(model, tokens, settings, deepspeed, ranks, causal, counts=counts)
+        row = config.data.max_length if config.trainer.dropout else 0
+        memory = estimate_memory(model, tokens, settings, deepspeed, ranks, causal, counts=counts, dropout_row=row)
         rows = f"{config.optimizer.micro_batch * replies} row(s) of {config.data.max_length} tokens a micro-batch"
         if config.optimizer.tokens_per_micro_batch:
             rows = f"row(s) of {config.data.max_length} tokens, {_micro_batch(config.optimizer)} a micro-batch"

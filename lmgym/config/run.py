@@ -74,7 +74,7 @@ FREE_SETTINGS = frozenset(
     {
         *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
         *("save_total_limit", "resume", "reshard", "stall_timeout"),
-        *("engine_memory", "engine_concurrency"),
+        *("engine_memory", "engine_sleep", "engine_concurrency"),
         *("capabilities", "capabilities_data", "capabilities_limit", "capabilities_batch"),
         *(field.name for field in fields(SharingConfig)),
     }

@@ -3,7 +3,7 @@
 import torch
 
 from lmgym.generation.cache import Cache
-from lmgym.models.forward.attention import LayerAttention, capped, softmax_with_sinks
+from lmgym.models.layer_attention import LayerAttention, capped, softmax_with_sinks
 
 
 class StepAttention:

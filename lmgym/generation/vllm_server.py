@@ -105,6 +105,8 @@ class ServerOptions:
     """the greatest rank of adapters; 0: it takes no adapters"""
     receives_weights: bool = False
     """new weights may be sent to it"""
+    sleeps: bool = False
+    """it can give back a GPU's memory between requests; on a CPU it answers that it does, and keeps everything"""
     trust_remote_code: bool = False
     served_name: str = "model"
     """the model's name in requests"""
@@ -147,6 +149,7 @@ class ServerOptions:
             values["max-num-batched-tokens"] = max(CPU_BATCH, self.max_length)
         else:
             values["gpu-memory-utilization"] = self.memory_fraction
+            switches += ["enable-sleep-mode"] if self.sleeps else []
         if self.max_lora_rank:
             switches.append("enable-lora")
             values["max-lora-rank"] = next(rank for rank in LORA_RANKS if rank >= self.max_lora_rank)
@@ -165,8 +168,10 @@ class ServerOptions:
         ours = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
         if self.max_lora_rank:
             ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
+        if self.receives_weights or self.sleeps:
+            ours["VLLM_SERVER_DEV_MODE"] = "1"
         if self.receives_weights:
-            ours |= {"VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": str(PLUGIN)}
+            ours["PYTHONPATH"] = str(PLUGIN)
         if self.devices:
             ours["CUDA_VISIBLE_DEVICES"] = self.devices
         unless_given = {"VLLM_NO_USAGE_STATS": "1"}

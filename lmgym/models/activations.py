@@ -25,9 +25,12 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from lmgym.aids import aid
 from lmgym.config import ModelConfig
+from lmgym.models.attention_blocks import attend_in_blocks
 from lmgym.models.classifiers import new_classifier, round_frozen_layers, round_weights
 from lmgym.models.config_fields import attn_implementation, layer_count, width
 from lmgym.models.damage import readable
+from lmgym.models.dropout import set_training
+from lmgym.models.layer_attention import FLASH_WIDTH, LayerAttention, eager_attention
 from lmgym.models.lora import add_lora
 from lmgym.models.saving import unwrap_adapters
 
@@ -69,10 +72,33 @@ class _Logits(torch.autograd.Function):
         return torch.empty_like(ctx.saved_tensors[0]), None
 
 
-def _attend(module: nn.Module, query, key, value, attention_mask, **_: Any) -> tuple[torch.Tensor, None]:
+def _attend(
+    module: nn.Module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    dropout=0.0,
+    sliding_window=None,
+    softcap=None,
+    s_aux=None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """[B, T, heads, E] as on a GPU (lmgym/models/forward/attention.py): flash attention where it can be had."""
     # under autocast, rotary embeddings and norms turn queries and keys into fp32
     query, key, value = (states.to(value.dtype) for states in (query, key, value))
-    return _Attention.apply(query, key, value).transpose(1, 2), None
+    tokens, width = query.shape[-2:]
+    plain = softcap is None and s_aux is None and width <= FLASH_WIDTH
+    if plain and not (dropout and sliding_window):
+        return _Attention.apply(query, key, value).transpose(1, 2), None
+    layer = LayerAttention(width**-0.5 if scaling is None else scaling, sliding_window, softcap, s_aux, dropout)
+    if dropout:
+        mask = torch.ones(tokens, tokens, dtype=torch.bool)
+        return eager_attention(query, key, value, layer, mask).transpose(1, 2), None
+    query, key, value = (states.transpose(1, 2) for states in (query, key, value))
+    attended = attend_in_blocks(query, key, value, layer.scaling, sliding_window, softcap, s_aux)
+    return torch.cat((attended,)), None  # a copy, as where rows of several lengths are put together
 
 
 AttentionInterface.register(ATTENTION, _attend)
@@ -122,7 +148,10 @@ def empty_model(model_config, settings: ModelConfig | None = None, causal: bool 
     if type(model_config).__module__.startswith(f"{TRANSFORMERS_DYNAMIC_MODULE_NAME}."):
         raise NotImplementedError(f"{model_config.model_type} has code of its own")
     with readable("model", model_config.name_or_path), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(model_config) if causal else new_classifier(model_config)
+        if causal:  # fp32 as in a run, whatever the config says
+            model = AutoModelForCausalLM.from_config(model_config, dtype=torch.float32)
+        else:
+            model = new_classifier(model_config)
     if settings is not None and settings.lora_rank:
         with torch.device("meta"):
             rank, alpha = settings.lora_rank, settings.lora_alpha
@@ -138,17 +167,18 @@ def activation_bytes(
     logits: int = 0,
     layers: int | None = None,
     learns: bool = True,
+    dropout_row: int = 0,
 ) -> float:
     """Most bytes that a micro-batch of `tokens` holds besides weights and their gradients.
 
     `settings` give precision, adapters and checkpointing; `engine`: DeepSpeed's, which has no autocast. `logits` exist
     at a time; 0 for a classifier. With `layers`, the last ones alone are trained; without `learns` there is no
-    backward. For a model that cannot be run without data, such as a mixture of experts, a line says so, and the figure
-    is rough: 100 bytes per token, layer and hidden unit in 16 bits (with checkpoints 4, and 100 for the layer that is
-    computed), twice that in fp32.
+    backward. With `dropout_row`, the model's own dropout is on, in rows of so many tokens. For a model that cannot be
+    run without data, such as a mixture of experts, a line says so, and the figure is rough: 100 bytes per token, layer
+    and hidden unit in 16 bits (with checkpoints 4, and 100 for the layer that is computed), twice that in fp32.
     """
     count = layer_count(model_config) if layers is None else layers
-    counted = _on_fake_tensors(model_config, tokens, settings, engine, logits, count, learns)
+    counted = _on_fake_tensors(model_config, tokens, settings, engine, logits, count, learns, dropout_row)
     if counted is not None:
         return counted
     per_token = width(model_config) * (2 if settings.precision == "fp32" else 1)
@@ -159,7 +189,7 @@ def activation_bytes(
 
 @aid("counting the memory of activations", then="a rough figure stands for it")
 def _on_fake_tensors(
-    config, tokens: int, settings: ModelConfig, engine: bool, logits: int, layers: int, learns: bool
+    config, tokens: int, settings: ModelConfig, engine: bool, logits: int, layers: int, learns: bool, dropout_row: int
 ) -> float | None:
     """`activation_bytes`, counted: each pass's peak on the line through those with FEW and MORE layers."""
     log = logging.getLogger("torch._subclasses.fake_tensor")  # prints a stack before it raises
@@ -167,7 +197,8 @@ def _on_fake_tensors(
     log.setLevel(logging.CRITICAL)
     try:
         counts = (layers,) if layers <= MORE else (FEW, MORE)
-        peaks = [_passes(_shortened(config, n), tokens, settings, engine, logits, learns) for n in counts]
+        shorter = [_shortened(config, n) for n in counts]
+        peaks = [_passes(one, tokens, settings, engine, logits, learns, dropout_row) for one in shorter]
     finally:
         log.setLevel(level)
     further = (layers - counts[0]) / (MORE - FEW)  # 0 where all layers were counted
@@ -184,17 +215,24 @@ def _shortened(config, layers: int) -> Any:
     return config
 
 
-def _passes(config, tokens: int, settings: ModelConfig, engine: bool, logits: int, learns: bool) -> tuple[int, int]:
+def _passes(
+    config, tokens: int, settings: ModelConfig, engine: bool, logits: int, learns: bool, dropout_row: int
+) -> tuple[int, int]:
     """The peaks of the forward and of the backward."""
     casts = settings.precision != "fp32" and not engine
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = _fake_model(config, settings, engine, logits > 0)
+        if dropout_row:
+            model.train()
+        else:
+            set_training(model, True)
         plain = unwrap_adapters(model)
         body: Callable[..., Any] = getattr(plain, plain.base_model_prefix)
         trained = [p for p in model.parameters() if p.requires_grad]
         for parameter in trained:
             parameter.grad = torch.empty_like(parameter)
-        rows = torch.zeros(-(-tokens // ROW), min(ROW, tokens), dtype=torch.long)
+        row = min(dropout_row or ROW, tokens)
+        rows = torch.zeros(-(-tokens // row), row, dtype=torch.long)
         with PeakBytes([*model.parameters(), *(p.grad for p in trained)]) as count:
             # as a run does: chosen for a pass, since some families know only their own kinds when they are built
             with attn_implementation(plain.config, ATTENTION):
@@ -228,4 +266,4 @@ def _fake_model(config, settings: ModelConfig, engine: bool, causal: bool) -> An
         round_weights(model, torch.bfloat16)
     elif settings.precision == "bf16":
         round_frozen_layers(model)
-    return model.train()
+    return model

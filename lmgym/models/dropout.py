@@ -1,5 +1,7 @@
 """Training without dropout, for any family: the model stays in eval mode, but for what must know that it trains."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -23,23 +25,29 @@ def set_training(model: nn.Module, mode: bool) -> None:
         elif getattr(module, "gradient_checkpointing", False):
             module.training = True
             if isinstance(module, GradientCheckpointingLayer):
-                _run_in_eval_mode(module)
+                _compute_in_eval_mode(module)
             else:
                 for rate in [key for key, value in vars(module).items() if "drop" in key and isinstance(value, float)]:
                     setattr(module, rate, 0.0)
 
 
-def _run_in_eval_mode(layer: nn.Module) -> None:
-    """From here on the layer's own forward sees eval mode, whatever it has around it."""
-    if hasattr(layer, "_mode_around"):
-        return
-    layer._mode_around = layer.training  # type: ignore[assignment]
+def _compute_in_eval_mode(layer: Any) -> None:
+    """What the layer computes, and computes again in the backward, sees eval mode, whatever it has around it.
 
-    def begin(module: Any, *_: Any) -> None:
-        module._mode_around, module.training = module.training, False
+    Not by hooks of the layer: transformers 5.23 reads the mode after they have run, earlier versions before.
+    """
+    checkpointed = layer._gradient_checkpointing_func
+    if getattr(checkpointed, "func", None) is not _checkpoint_in_eval_mode:
+        # a partial: copies of the model get their own layer
+        layer._gradient_checkpointing_func = functools.partial(_checkpoint_in_eval_mode, layer, checkpointed)
 
-    def end(module: Any, *_: Any) -> None:
-        module.training = module._mode_around
 
-    layer.register_forward_pre_hook(begin)
-    layer.register_forward_hook(end, always_call=True)
+def _checkpoint_in_eval_mode(layer: Any, checkpointed: Callable, compute: Callable, *states: Any) -> Any:
+    def computed(*states: Any) -> Any:
+        before, layer.training = layer.training, False
+        try:
+            return compute(*states)
+        finally:
+            layer.training = before
+
+    return checkpointed(computed, *states)

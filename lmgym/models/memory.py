@@ -48,11 +48,12 @@ def estimate_memory(
     causal: bool = False,
     learned: int | None = None,
     counts: "WeightCounts | None" = None,
+    dropout_row: int = 0,
 ) -> MemoryEstimate | None:
     """Bytes per device for a classifier of this config and a micro-batch of `tokens`, trained with Adam; None: unknown.
 
     A causal model also has logits, for `learned` of the tokens (None: all) and of CHUNK_LOGITS at most at a time.
-    `counts` are those of `count_weights`, if they are known.
+    `counts` are those of `count_weights`, if they are known; `dropout_row` as in `activation_bytes`.
 
     In mixed precision DeepSpeed holds 2 bytes per weight and gradient, and 12 per trained weight for its fp32 master
     and moments; fp32, and autocast without DeepSpeed, hold 4, 4 and 8. Stage 1 shards the optimizer, 2 also the
@@ -64,7 +65,8 @@ def estimate_memory(
     if settings.bits:
         memory = replace(memory, weights=quantized_bytes(counts, model_config, settings, causal))
     logits = most_logits(model_config, tokens if learned is None else learned) if causal else 0
-    activations = activation_bytes(model_config, tokens, settings, deepspeed is not None, logits)
+    engine = deepspeed is not None
+    activations = activation_bytes(model_config, tokens, settings, engine, logits, dropout_row=dropout_row)
     return replace(memory, activations=activations)
 
 

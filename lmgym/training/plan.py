@@ -142,7 +142,8 @@ def make_plan(
     data = prepare(config, tokenizer)
     config = fit_batch(config, deepspeed, len(data.train))
     accumulation = accumulation_steps(config.optimizer.global_batch, o.smallest_micro_batch, world_size())
-    check_training_memory(config, model, deepspeed, data.replies * max_length, generates)
+    dropout_row = max_length if config.trainer.dropout else 0
+    check_training_memory(config, model, deepspeed, data.replies * max_length, generates, dropout_row)
     notes += [
         *template_notes(tokenizer),
         *long_rows_note(data, o.tokens_per_micro_batch),
@@ -264,15 +265,20 @@ def fit_prompts_to_context(max_prompt: int, context: int, max_new_tokens: int, m
 
 
 def check_training_memory(
-    config: StageConfig, model: ModelConfig, deepspeed: dict | None, row_tokens: int, causal: bool = False
+    config: StageConfig,
+    model: ModelConfig,
+    deepspeed: dict | None,
+    row_tokens: int,
+    causal: bool = False,
+    dropout_row: int = 0,
 ) -> None:
     """Raises InputError if training on micro-batches of rows of `row_tokens` needs more than a device's memory, or if
-    adapters are to be on modules that do not exist.
+    adapters are to be on modules that do not exist. `dropout_row` as in `activation_bytes`.
     """
     found, memory = load_config(model.model, model.trust_remote_code), config.run.memory_gb or device_memory_gb()
     refuse_absent_modules(found, model, causal)
     if memory is None:
         return
     tokens = config.optimizer.batch_tokens(row_tokens)
-    demand = estimate_memory(found, tokens, model, deepspeed, world_size(), causal)
+    demand = estimate_memory(found, tokens, model, deepspeed, world_size(), causal, dropout_row=dropout_row)
     check_memory(demand, memory, zero_stage(deepspeed), tokens // row_tokens)

@@ -10,7 +10,7 @@ from lmgym.errors import InputError
 from ppo.algorithms.methods import Algorithm, readers, resolve
 from ppo.config.method import CAPS, CriticConfig, MethodConfig, SamplerCorrection
 from ppo.config.reward import LimitConfig, RewardConfig
-from ppo.config.rollout import UNREAD, EngineConfig, RolloutConfig
+from ppo.config.rollout import OWN, UNREAD, EngineConfig, RolloutConfig
 
 if TYPE_CHECKING:
     from lmgym.generation.protocol import Sampling  # imports torch, which --help does not need
@@ -71,6 +71,21 @@ class PPOConfig:
         mode = self.method.sampler_correction or ("token_truncate" if self.is_off_policy else "none")
         cap = self.method.sampler_cap
         return mode, CAPS[mode] if cap is None else cap
+
+    def refuse_unfit_sleep(self) -> None:
+        """Raises InputError if a server is to sleep that is another's, or that samples while the policy trains."""
+        if not self.engine.engine_sleep:
+            return
+        if self.engine.engine != OWN:
+            raise InputError(
+                f"engine_sleep with engine={self.engine.engine}: only a server that the run starts sleeps; "
+                "needed: --engine vllm, or no --engine_sleep"
+            )
+        if self.engine.async_rollouts:
+            raise InputError(
+                "engine_sleep with async_rollouts=1: the server samples while the policy trains; needed: "
+                "--async_rollouts 0, or no --engine_sleep"
+            )
 
     def refuse_unfit_ahead(self) -> None:
         """Raises InputError if rollouts are sampled ahead, and a setting decides on them in their own iteration."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from lmgym.config import Means, Range, UpTo
 from lmgym.errors import MOST_GB, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 
+OWN = "vllm"  # the engine that is a server of the run's own
 OF_TEXT = {"top_k", "top_p", "repetition_penalty", "stop", "min_length"} | {
     "missing_eos_penalty",
     "mask_truncated",
@@ -80,6 +81,8 @@ class EngineConfig:
     """None: this process; vllm: a server that the run starts and stops; vllm:URL[,URL]: servers that run"""
     engine_memory: Annotated[float, Range(0, 1, above=True, hint="a share of the GPU's memory")] = 0.3
     """share of the GPU's memory for the server that the run starts"""
+    engine_sleep: bool = False
+    """the server that the run starts gives back the GPU's memory while nothing is sampled"""
     engine_concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 64
     """most requests of a rank that the server has at a time"""
     prove_every: Annotated[int, Range(1, MOST_STEPS)] = 10

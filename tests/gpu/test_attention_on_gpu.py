@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from lmgym.models.forward.attention import VARLEN, LayerAttention, RowAttention, _flash_attention
+from lmgym.models.forward.attention import VARLEN, RowAttention, _flash_attention
 from lmgym.models.forward.packed_rows import pack_last_tokens, pack_replies
+from lmgym.models.layer_attention import LayerAttention
 from lmgym.text import share_prefix
 
 pytestmark = [

@@ -6,6 +6,7 @@ Design decisions:
   the keys and values that are kept (generation) or were kept (a shared prefix).
 - On a CPU each run of equal segments is one call of torch's fused attention, in fp32: its backward in bf16 takes twice
   as long. On a GPU the whole batch is one call of torch's variable-length flash attention. No [N, N] mask exists.
+- What torch's kernels compute only with T x T weights goes in blocks of queries (attention_blocks.py), but for dropout.
 """
 
 import contextlib
@@ -14,14 +15,16 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
+from lmgym.models.attention_blocks import attend_in_blocks
 from lmgym.models.config_fields import attn_implementation
 from lmgym.models.forward.packed_rows import PackedRows, Varlen
+from lmgym.models.layer_attention import FLASH_WIDTH, LayerAttention, eager_attention
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -31,20 +34,6 @@ else:
     VARLEN = frozenset(inspect.signature(varlen_attn).parameters)
 
 NAME = "lmgym_packed"
-
-
-@dataclass(frozen=True)
-class LayerAttention:
-    """Attention settings of a layer, beyond causality."""
-
-    scaling: float
-    window: int | None = None
-    """a token sees itself and the window - 1 tokens before it; None: all before it"""
-    softcap: float | None = None
-    """scores s become softcap * tanh(s / softcap) (Gemma 2)"""
-    sinks: torch.Tensor | None = None
-    """[heads]: an additional score in each softmax, without a value (GPT-OSS)"""
-    dropout: float = 0.0
 
 
 class Attention(Protocol):
@@ -222,23 +211,31 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: L
     q, k, v = (states.transpose(1, 2) for states in (query, key, value))
     queries, tokens = q.shape[2], k.shape[2]
     window = layer.window if layer.window is not None and layer.window < tokens else None
+    capped_or_sinks = layer.softcap is not None or layer.sinks is not None
     with torch.autocast(q.device.type, enabled=False):  # it would round what is fp32
-        if layer.softcap is not None or layer.sinks is not None:
-            return _eager_attention(q, k, v, layer, causal_mask(queries, tokens, window, q.device)).transpose(1, 2)
-        square = queries == tokens and window is None
-        no_mask = square or (queries == 1 and window is None)
-        mask = None if no_mask else causal_mask(queries, tokens, window, q.device)
-        found = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            is_causal=square and queries > 1,
-            dropout_p=layer.dropout,
-            scale=layer.scaling,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-    return found.transpose(1, 2)
+        if layer.dropout and capped_or_sinks:
+            return eager_attention(q, k, v, layer, causal_mask(queries, tokens, window, q.device)).transpose(1, 2)
+        # torch keeps the mask of a window in each layer: with rows longer than the model is wide, more than the queries
+        large_mask = window is not None and queries * tokens > q.numel()
+        if layer.dropout or not (capped_or_sinks or large_mask):
+            settings = _fused_settings(q, k, layer, window)
+            if layer.dropout or torch._fused_sdp_choice(q, k, v, **settings):  # 0: a kernel that holds all weights
+                return F.scaled_dot_product_attention(q, k, v, **settings).transpose(1, 2)
+        return attend_in_blocks(query, key, value, layer.scaling, window, layer.softcap, layer.sinks)
+
+
+def _fused_settings(q: torch.Tensor, k: torch.Tensor, layer: LayerAttention, window: int | None) -> dict[str, Any]:
+    """Arguments of torch's `scaled_dot_product_attention` for queries [B, heads, Q, D] and keys of T tokens."""
+    queries, tokens = q.shape[2], k.shape[2]
+    square = queries == tokens and window is None
+    no_mask = square or (queries == 1 and window is None)
+    return {
+        "attn_mask": None if no_mask else causal_mask(queries, tokens, window, q.device),
+        "is_causal": square and queries > 1,
+        "dropout_p": layer.dropout,
+        "scale": layer.scaling,
+        "enable_gqa": q.shape[1] != k.shape[1],
+    }
 
 
 @functools.lru_cache(maxsize=256)
@@ -249,31 +246,9 @@ def causal_mask(queries: int, tokens: int, window: int | None, device: torch.dev
         return mask if window is None else mask.triu_(tokens - queries - window + 1)
 
 
-def _eager_attention(q, k, v, layer: LayerAttention, mask: torch.Tensor) -> torch.Tensor:
-    """[B, heads, Q, D] with a soft cap and sinks, which the fused kernels do not support."""
-    k, v = (states.repeat_interleave(q.shape[1] // states.shape[1], dim=1) for states in (k, v))
-    weights = capped(torch.matmul(q * layer.scaling, k.transpose(2, 3)), layer.softcap)
-    sinks = None if layer.sinks is None else layer.sinks[:, None, None]
-    weights = softmax_with_sinks(weights.masked_fill(~mask, -torch.inf), sinks)
-    return torch.matmul(F.dropout(weights, layer.dropout), v)
-
-
-def capped(scores: torch.Tensor, softcap: float | None) -> torch.Tensor:
-    """Scores bounded by plus and minus `softcap`."""
-    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
-
-
-def softmax_with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Softmax over the last axis of scores [..., T] with sinks, broadcast to [..., 1], in its denominator."""
-    if sinks is None:
-        return scores.softmax(-1)
-    sinks = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
-    return torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
-
-
 def _flash_supports(query: torch.Tensor, layer: LayerAttention) -> bool:
     half, width = query.dtype in (torch.float16, torch.bfloat16), query.shape[-1]
-    kernel = query.is_cuda and half and "window_size" in VARLEN and width % 8 == 0 and width <= 256
+    kernel = query.is_cuda and half and "window_size" in VARLEN and width % 8 == 0 and width <= FLASH_WIDTH
     return kernel and layer.dropout == 0 and layer.softcap is None and layer.sinks is None
 
 

@@ -4,13 +4,17 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import AutoConfig
 
 from lmgym.config import ModelConfig
 from lmgym.models import activations
-from lmgym.models.activations import UNKNOWN_LAYER, activation_bytes, empty_model
+from lmgym.models.activations import UNKNOWN_LAYER, PeakBytes, activation_bytes, empty_model
 from lmgym.models.classifiers import new_classifier
+from lmgym.models.forward.attention import RowAttention
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.memory import GIB, most_logits
 
 FULL, LORA = ModelConfig(precision="fp32"), ModelConfig(precision="fp32", lora_rank=8)
@@ -48,6 +52,42 @@ def test_a_real_pass_holds_what_is_counted(checkpointing: bool) -> None:
     settings = ModelConfig(precision="fp32", gradient_checkpointing=checkpointing)
     real = measured(llama(), settings, 16, 256)
     assert activation_bytes(llama(), 16 * 256, settings, False) == pytest.approx(real, rel=0.1)
+
+
+def gemma2(**settings) -> AutoConfig:
+    """Soft caps, windows in every other layer, and heads that are wide beside the MLP."""
+    return AutoConfig.for_model(
+        "gemma2", vocab_size=512, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, head_dim=64,
+        num_key_value_heads=2, intermediate_size=64, sliding_window=100, num_labels=1, pad_token_id=0, **settings,
+    )  # fmt: skip
+
+
+def measured_packed(config, rows: int, columns: int, dropout: bool) -> int:
+    """Peak of a real forward and backward of packed rows on the CPU, less weights and gradients."""
+    model = new_classifier(config)
+    nn.Module.train(model, dropout)
+    decoder = Decoder(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    packed = pack_rows([[1] * columns] * rows, [1] * rows)
+    with PeakBytes([*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]) as count:
+        decoder.run(packed.ids, packed.positions, RowAttention(packed))[:1].sum().backward()
+        return count.begin()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 256), (2, 2048)])
+def test_real_packed_rows_with_soft_caps_hold_what_is_counted(rows: int, columns: int) -> None:
+    real = measured_packed(gemma2(), rows, columns, dropout=False)
+    assert activation_bytes(gemma2(), rows * columns, FULL, False) == pytest.approx(real, rel=0.1)
+
+
+def test_weights_of_dropout_are_counted_only_where_it_is_on() -> None:
+    config, without = gemma2(attention_dropout=0.1), activation_bytes(gemma2(), 2 * 1024, FULL, False)
+    assert activation_bytes(config, 2 * 1024, FULL, False) == without
+    found = activation_bytes(config, 2 * 1024, FULL, False, dropout_row=1024)
+    assert found == pytest.approx(measured_packed(config, 2, 1024, dropout=True), rel=0.1)
+    assert found > without + 4 * 2 * 4 * 1024 * 1024 * 4  # a weight in fp32: layers, rows, heads, queries, keys
+    assert activation_bytes(config, 2 * 1024, FULL, False, dropout_row=512) < 0.6 * found
 
 
 def test_each_further_layer_and_token_costs_the_same() -> None:

@@ -1,15 +1,17 @@
 """Dropout in training: off in every family unless it is asked for, with the weights' folder as it was."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, Family
+from families import FAMILIES, LAYERS, Family
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.models.dropout import set_training
 from lmgym.models.forward.policies import PolicyModel
 from lmgym.models.lora import add_lora
+from lmgym.training.setup import CHECKPOINTING
 
 IDS = [[5, 6, 7, 8, 9, 10, 11, 12]]
 KINDS = [family for family in FAMILIES if family.name != "mamba"]  # which has none
@@ -40,15 +42,25 @@ def twice(policy: PolicyModel) -> tuple[torch.Tensor, torch.Tensor]:
 def test_every_family_trains_without_dropout_and_checkpoints_still_compute_again(family: Family, checkpointing) -> None:
     model = dropping(family)
     if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
     policy = PolicyModel(model)
     first, second = twice(policy)
     assert torch.equal(first, second)
     assert torch.equal(policy.eval()(**policy.collate(IDS, [[3, 7]])), first)
     if checkpointing:
         policy.train()
-        assert any(module.training for module in policy.modules())
+        again: set[torch.nn.Module] = set()
+        for module in policy.modules():
+            module.register_forward_hook(lambda module, *_: again.add(module))
         first.sum().backward()
+        assert len(again) > LAYERS
+
+
+def test_a_copy_of_a_model_with_checkpoints_trains_without_dropout_too() -> None:
+    model = dropping(GPT2)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
+    first, second = twice(copy.deepcopy(PolicyModel(model).train()))
+    assert torch.equal(first, second)
 
 
 def test_dropout_is_the_models_own_where_it_is_asked_for() -> None:

@@ -131,6 +131,15 @@ def test_a_causal_model_needs_memory_for_its_head_and_logits_too() -> None:
     assert count_weights(ten_million(), causal=True)[0] == WEIGHTS - 256 + 16384 * 256
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "granite", "gpt2", "mistral", "phi3", "olmo2"])
+def test_the_dtype_of_a_config_changes_no_estimate_since_a_run_loads_in_fp32(family: str, causal: bool) -> None:
+    stated = [AutoConfig.for_model(family, pad_token_id=0, dtype=dtype) for dtype in (None, "bfloat16")]
+    first, second = (estimate_memory(config, 1000, ModelConfig(), None, 1, causal) for config in stated)
+    assert first is not None
+    assert first == second
+
+
 def test_code_of_a_model_is_not_asked_for_before_it_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     class Mine(LlamaConfig):
         """A config out of a model's folder."""

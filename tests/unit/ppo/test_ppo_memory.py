@@ -1,5 +1,6 @@
 """The memory that a run of PPO needs of a device, counted by hand."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,16 +8,19 @@ import pytest
 from transformers import LlamaConfig
 
 from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.errors import InputError
 from lmgym.generation import prompt_fitting
 from lmgym.generation.prompt_fitting import longest_prompt, prompt_lengths
 from lmgym.models.activations import activation_bytes
 from lmgym.models.loading import load_config, load_tokenizer
-from lmgym.models.memory import CHUNK_LOGITS, MemoryEstimate
+from lmgym.models.memory import CHUNK_LOGITS, GIB, MemoryEstimate
 from lmgym.models.parameters import count_parameters
 from lmgym.text import Conversation, Turn
+from ppo import memory
 from ppo.actor_critic import Reference, build
 from ppo.config import PPOConfig, RolloutConfig
-from ppo.memory import count_trained, estimate_run
+from ppo.config.rollout import EngineConfig
+from ppo.memory import check_run_memory, count_trained, estimate_run
 
 EMBEDDINGS, NORM, HEAD = 32 * 8, 8, 32 * 8
 # queries and output, keys and values of one head of two, the gated layer, two norms
@@ -160,3 +164,20 @@ def test_logits_are_there_for_so_many_tokens_at_a_time(config: PPOConfig) -> Non
     config = change(config, rollout={"max_new_tokens": 40_000}, optimizer={"micro_batch": 100, "global_batch": 100})
     found = estimate_run(config, None, 10, 1).activations
     assert found == update(config, 100 * 40_010, CHUNK_LOGITS) >= 12 * CHUNK_LOGITS
+
+
+@pytest.mark.parametrize(
+    ("activations", "optimizer", "sleeps", "fits"),
+    [(30, 10, False, False), (30, 10, True, True), (55, 10, True, False), (10, 50, True, False), (10, 10, False, True)],
+)
+def test_a_sleeping_server_takes_its_share_only_from_what_is_held_while_it_samples(
+    config: PPOConfig, activations: float, optimizer: float, sleeps: bool, fits: bool, monkeypatch
+) -> None:
+    """Of 80 GiB its share is 24: 56 are left for 20 of weights and the optimizer, 80 for these and activations."""
+    parts = MemoryEstimate(20 * GIB, 0.0, optimizer * GIB, activations * GIB)
+    monkeypatch.setattr(memory, "estimate_run", lambda *_: parts)
+    monkeypatch.setattr(memory, "longest_prompt", lambda *_: 10)
+    engine = EngineConfig("vllm", engine_memory=0.3, engine_sleep=sleeps)
+    config = replace(config, engine=engine, run=replace(config.run, memory_gb=80.0))
+    with contextlib.nullcontext() if fits else pytest.raises(InputError, match="the run needs about"):
+        check_run_memory(config, None, None, [])
