@@ -163,10 +163,10 @@ class _Decoding:
     ) -> None:
         self._generator, self._waiting, self._seeds, self._sampling = generator, waiting, seeds, sampling
         decoder, room = generator.decoder, sampling.max_new_tokens
-        self._turns = generator.kept_turns if decoder.packed else None
         # a single prompt may begin with the one before it, as the next turn of a conversation does
-        prefix = generator.prefix if all(prompt == waiting[0][0] for prompt, _ in waiting) else None
-        self._steps = PackedSteps(decoder, room, self._turns or prefix) if decoder.packed else PaddedSteps(decoder)
+        one_prompt = all(prompt == waiting[0][0] for prompt, _ in waiting)
+        known = generator.prefix if one_prompt else generator.kept_turns
+        self._steps = PackedSteps(decoder, room, known) if decoder.packed else PaddedSteps(decoder)
         self._may_stop = generator.tokens_that_may_stop(sampling.stop) if sampling.stop else None
         self._running: list[ReplyBatch] = []
         """in the order of `steps`"""
@@ -175,8 +175,8 @@ class _Decoding:
     @torch.inference_mode()
     def run(self, progress: Progress | None) -> dict[int, Completion]:
         """The completions by number."""
-        if self._turns is not None:
-            self._turns.begin_turn()
+        if self._generator.kept_turns is not None:
+            self._generator.kept_turns.begin_turn()
         since_check = 0
         while self._waiting or self._running:
             self._start_waiting()
@@ -232,9 +232,9 @@ class _Decoding:
         for place in reversed(range(len(self._running))):
             batch = self._running[place]
             closed = batch.close_ended()
-            if isinstance(self._steps, PackedSteps) and self._turns is not None:
+            if isinstance(self._steps, PackedSteps) and isinstance(self._steps.known, KeptTurns):
                 for row in closed.tolist():
-                    self._turns.keep(batch.read_ids(row), self._steps.caches[place].read(row))
+                    self._steps.known.keep(batch.read_ids(row), self._steps.caches[place].read(row))
             if not batch.rows.open.any():
                 self._found |= zip(batch.numbers, batch.completions(), strict=True)
                 self._steps.end(place)

@@ -89,11 +89,11 @@ def test_a_prompt_shares_what_it_begins_with_and_at_most_all_but_its_last_token(
     [[expected]] = generator.generate([prompt], 1, sampling)
     with generator.turns():
         for begun in ([5], kept):
-            generator.generate([begun], 1, Sampling(1, seed=6))
+            generator.generate([begun, [300]], 1, Sampling(1, seed=6))
         before = generator.kept_turns.computed
-        [[found]] = generator.generate([prompt], 1, sampling)
+        [[found], _] = generator.generate([prompt, [200]], 1, replace(sampling, seed=(5, 6)))
         shared = next((i for i, (a, b) in enumerate(zip(kept, prompt[:3], strict=False)) if a != b), 3)
-        assert generator.kept_turns.computed - before == 4 - shared
+        assert generator.kept_turns.computed - before == 4 - shared + 1
     assert found.ids == expected.ids
     assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
