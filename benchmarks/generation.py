@@ -31,12 +31,14 @@ from lmgym.generation.protocol import Sampling
 from lmgym.generation.reply_batch import ReplyBatch
 
 ROOT = Path(__file__).resolve().parent.parent
+ROWS = 32  # replies at once, for both
 # name: (prompts, their lengths from and to, replies a prompt, lengths of the replies from and to)
 CASES = {
     "batch 1": (1, (100, 100), 1, (64, 64)),
     "batch 8": (8, (40, 200), 1, (64, 64)),
     "batch 32": (32, (40, 200), 1, (64, 64)),
     "batch 32, replies of 8 to 64": (32, (40, 200), 1, (8, 64)),
+    "96 replies of 8 to 64": (96, (8, 40), 1, (8, 64)),
     "8 replies to a prompt of 400": (1, (400, 400), 8, (64, 64)),
 }
 
@@ -52,9 +54,21 @@ class EndAt(StoppingCriteria):
         return input_ids.shape[1] - self.prompt >= self.lengths
 
 
-@torch.inference_mode()
 def theirs(model, prompts: list[list[int]], n: int, lengths: np.ndarray) -> list[list[int]]:
-    """transformers' generate, left-padded; several replies continue one cache of their prompt."""
+    """transformers' generate, `ROWS` replies at once, those to prompts of like length together."""
+    order, size = sorted(range(len(prompts)), key=lambda i: -len(prompts[i])), ROWS // n
+    found: dict[int, list[list[int]]] = {}
+    for at in range(0, len(order), size):
+        batch = order[at : at + size]
+        wanted = lengths.reshape(len(prompts), n)[batch].ravel()
+        rows = iter(their_batch(model, [prompts[i] for i in batch], n, wanted))
+        found |= {i: [next(rows) for _ in range(n)] for i in batch}
+    return [row for i in range(len(prompts)) for row in found[i]]
+
+
+@torch.inference_mode()
+def their_batch(model, prompts: list[list[int]], n: int, lengths: np.ndarray) -> list[list[int]]:
+    """One call of generate, left-padded; several replies continue one cache of their prompt."""
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
@@ -83,11 +97,9 @@ def expanded_cache(model, ids: torch.Tensor, mask: torch.Tensor, n: int):
 
 def ours(generator: LocalGenerator, prompts: list[list[int]], n: int, lengths: np.ndarray) -> list[list[int]]:
     """LocalGenerator; a row is closed once it has its length."""
-    order = np.argsort([-len(p) for p in prompts], kind="stable")
-    wanted = lengths.reshape(len(prompts), n)[order].ravel()
 
-    def close_at_length(batch: ReplyBatch, position: int, _tokens: int = 1) -> None:
-        batch.rows.open &= position + 1 < wanted[batch.rows.reply.numpy()]
+    def close_at_length(batch: ReplyBatch) -> None:
+        batch.rows.open &= batch.tokens < lengths[batch.numbers][batch.rows.reply.numpy()]
 
     sampling = Sampling(max_new_tokens=int(lengths.max()), temperature=0, ends_at_eos=False)
     with patch.object(ReplyBatch, "close_ended", close_at_length):
@@ -103,7 +115,7 @@ def measure(models: dict[str, Any], case: tuple, repetitions: int, seed: int) ->
     lengths = rng.integers(shortest, longest + 1, count * n)
     contenders: dict[str, Callable[[], list]] = {}
     for dtype, model in models.items():
-        generator = LocalGenerator(model, NoText())
+        generator = LocalGenerator(model, NoText(), generation_batch_size=ROWS)
         contenders[f"transformers {dtype}"] = lambda model=model: theirs(model, prompts, n, lengths)
         contenders[f"ours {dtype}"] = lambda generator=generator: ours(generator, prompts, n, lengths)
     seconds: dict[str, list[float]] = {name: [] for name in contenders}

@@ -10,6 +10,7 @@ Design decisions:
 - An `ActionPolicy` as the generator chooses among the actions that observations list.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -56,17 +57,18 @@ def run_episodes(
     policy = PolicyPlayer(generator, tokenizer, sampling, room, on_long_prompt)
     players = {agent: GeneratorPlayer(actor, sampling) for agent, actor in (others or {}).items()}
     [base] = seeds_of(sampling, 1)
-    episodes = play(
-        environments,
-        tasks,
-        seeds,
-        players,
-        policy,
-        reward_function=reward_function,
-        members=members,
-        beginnings=beginnings,
-        seed_of=hashed_seeds(base),
-    )
+    with getattr(generator, "turns", contextlib.nullcontext)():
+        episodes = play(
+            environments,
+            tasks,
+            seeds,
+            players,
+            policy,
+            reward_function=reward_function,
+            members=members,
+            beginnings=beginnings,
+            seed_of=hashed_seeds(base),
+        )
     return policy.finish(episodes)
 
 

@@ -3,15 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from lmgym.models.forward.attention import KeyValues
 
+KEEP_SHARE = 0.75  # ended rows lose their place once fewer than this share are left; that copies the cache
+
 
 @dataclass
 class Cache:
-    """Keys and values of P prompts and of n growing replies to each: R = P * n rows.
+    """Keys and values of P prompts and of n growing replies to each: P * n places, of which R still grow.
 
     With several replies to a prompt, `prompt_keys` and `prompt_values` are lists over layers of
     [P * key heads, longest, D], padded on the right; `reply_keys` and `reply_values` are lists of
@@ -32,6 +35,8 @@ class Cache:
     first: int = 0
     length: int = 0
     """tokens of each reply so far"""
+    growing: torch.Tensor | None = None
+    """[R] places of the replies that grow, in rising order; None: all"""
 
     @property
     def replies(self) -> int:
@@ -39,9 +44,20 @@ class Cache:
         return self.reply_keys[0].shape[2]
 
     @property
+    def places(self) -> int:
+        """P * n."""
+        return len(self.prompt_lengths) * self.replies
+
+    @property
     def rows(self) -> int:
         """R."""
-        return len(self.prompt_lengths) * self.replies
+        return self.places if self.growing is None else len(self.growing)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that there is room for, of prompts and replies."""
+        prompts = 0 if self.first else len(self.prompt_lengths) * self.prompt_keys[0].shape[1]
+        return prompts + self.places * self.reply_keys[0].shape[3]
 
     @property
     def end(self) -> int:
@@ -51,7 +67,8 @@ class Cache:
     def positions(self, index: int | torch.Tensor) -> torch.Tensor:
         """[R] positions in the text of the tokens with this index in their reply."""
         positions = self.prompt_lengths + index
-        return positions if self.replies == 1 else positions[:, None].expand(-1, self.replies).reshape(-1)
+        positions = positions if self.replies == 1 else positions[:, None].expand(-1, self.replies).reshape(-1)
+        return positions if self.growing is None else positions[self.growing]
 
     @torch.inference_mode()
     def clear(self) -> None:
@@ -59,12 +76,53 @@ class Cache:
         for states in (*self.reply_keys, *self.reply_values):
             states[..., self.end :, :] = 0
 
-    def keep(self, prompts: torch.Tensor, rows: torch.Tensor) -> None:
-        """Keep only these prompts and rows, in this order; each prompt has the same number of rows."""
+    @torch.inference_mode()
+    def read(self, row: int) -> KeyValues:
+        """Keys and values of a row that grows, a layer [tokens of its prompt and reply, key heads, D]; copies."""
+        place = row if self.growing is None else int(self.growing[row])
+        prompt, reply = divmod(place, self.replies)
+        return KeyValues(
+            self._read(prompt, reply, self.prompt_keys, self.reply_keys),
+            self._read(prompt, reply, self.prompt_values, self.reply_values),
+        )
+
+    def _read(
+        self, prompt: int, reply: int, prompts: list[torch.Tensor], replies: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        length = int(self.prompt_lengths[prompt])
+        if self.first:
+            start = self.first - length
+            return [states[prompt, :, 0, start : self.end].transpose(0, 1).clone() for states in replies]
+        found = []
+        for before, states in zip(prompts, replies, strict=True):
+            own = states[prompt, :, reply, : self.length]
+            shared = before.unflatten(0, (-1, len(own)))[prompt, :, :length]
+            found.append(torch.cat((shared, own), 1).transpose(0, 1))
+        return found
+
+    @torch.inference_mode()
+    def end_replies(self, is_open: np.ndarray) -> None:
+        """Only these [R] bool of the replies that grow go on. The others lose their places if they are many."""
+        device = self.prompt_lengths.device
+        grows = np.zeros(self.places, dtype=bool)
+        grows[np.flatnonzero(is_open) if self.growing is None else self.growing.cpu().numpy()[is_open]] = True
+        by_prompt = grows.reshape(-1, self.replies)
+        counts = by_prompt.sum(1)
+        prompts = np.flatnonzero(counts)
+        # every prompt keeps as many places as the one with most growing replies: theirs first, then ended ones
+        replies = np.argsort(~by_prompt[prompts], axis=1, kind="stable")[:, : int(counts.max())]
+        kept = (prompts[:, None] * self.replies + replies).ravel()
+        if len(kept) <= KEEP_SHARE * self.places:
+            self._keep(torch.from_numpy(prompts).to(device), torch.from_numpy(kept).to(device))
+            grows = grows[kept]
+        self.growing = None if grows.all() else torch.from_numpy(np.flatnonzero(grows)).to(device)
+
+    def _keep(self, prompts: torch.Tensor, places: torch.Tensor) -> None:
+        """Keep only these prompts and places, in this order; each prompt has the same number of places."""
         if self.first:
             self._keep_single_replies(prompts)
         else:
-            self._keep_shared_prompts(prompts, rows)
+            self._keep_shared_prompts(prompts, places)
 
     def _keep_single_replies(self, prompts: torch.Tensor) -> None:
         self._keep_masks(prompts)
@@ -74,10 +132,10 @@ class Cache:
             part[:] = [states.index_select(0, prompts)[..., padding:, :] for states in part]
         self.mask = None if self.mask is None else self.mask[..., padding:]
 
-    def _keep_shared_prompts(self, prompts: torch.Tensor, rows: torch.Tensor) -> None:
+    def _keep_shared_prompts(self, prompts: torch.Tensor, places: torch.Tensor) -> None:
         for part in (self.reply_keys, self.reply_values):
             for layer, states in enumerate(part):
-                kept = states.transpose(1, 2).flatten(0, 1)[rows].unflatten(0, (len(prompts), -1))
+                kept = states.transpose(1, 2).flatten(0, 1)[places].unflatten(0, (len(prompts), -1))
                 part[layer] = kept.transpose(1, 2).contiguous()
         before = len(self.prompt_lengths)
         if len(prompts) == before:

@@ -1,14 +1,18 @@
-"""Replies from a causal model in this process: equal prompts are read once, and finished rows leave.
+"""Replies from a causal model in this process: equal prompts are read once, finished rows leave, and others start.
 
 Design decisions:
 - Sampled tokens stay on the device until the batch ends: on a GPU, waiting for a token costs more than a small model's
   step. Rows are checked for their end, an eos or a stop string, every CHECK_EVERY tokens; tokens sampled after the
   end are ignored.
+- Prompts that wait start together, once a quarter of the rows is free, so that their forward is a large one. What
+  starts when depends on the tokens alone: the same request is computed in the same batches.
 - With top-p without top-k every token is waited for: it may need more than the likeliest tokens
   (lmgym/generation/token_sampling.py).
 """
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import numpy as np
@@ -16,9 +20,10 @@ import torch
 
 from lmgym.console import say
 from lmgym.errors import InputError
+from lmgym.generation.kept_turns import KeptTurns
 from lmgym.generation.protocol import Completion, Progress, Sampling, seeds_of
 from lmgym.generation.reply_batch import ReplyBatch
-from lmgym.generation.steps import Steps, start_packed, start_padded
+from lmgym.generation.steps import PackedSteps, PaddedSteps
 from lmgym.generation.token_sampling import row_seeds
 from lmgym.models.classifiers import autocast_dtype
 from lmgym.models.config_fields import context_length, refuse_encoder
@@ -33,7 +38,10 @@ from lmgym.turn_ends import turn_ends
 
 CHECK_EVERY = 8  # tokens between checks for ended rows on a GPU, which waits for each check
 MOST_ENDINGS = 64  # whose tokens are kept: clients of a server choose the stop strings
-CACHE_GIB = 2.0  # of a batch on a CPU; a constant, since batches must not depend on free memory
+CACHE_GIB = 2.0  # of all batches on a CPU, and of kept turns; a constant, since both must not depend on free memory
+REFILL_SHARE = 0.25  # of the rows is free before waiting prompts start: a prompt alone is read slowly
+_Request = tuple[list[int], list[int]]
+"""a prompt, and the numbers of its replies"""
 
 
 @final
@@ -58,6 +66,8 @@ class LocalGenerator:
         self.check_every = 1 if self.decoder.device.type == "cpu" else CHECK_EVERY
         self.eos, self.stops = end_ids(model, tokenizer), turn_ends(tokenizer).stops
         self.max_length = context_length(model.config)
+        self.kept_turns: KeptTurns | None = None
+        """within `turns`"""
         self._may_stop: dict[frozenset[str], np.ndarray] = {}
 
     @property
@@ -68,6 +78,18 @@ class LocalGenerator:
     def renew(self) -> None:
         """Forget cached keys and values. Needed after weight updates that torch does not count, as by DeepSpeed."""
         self.prefix.forget()
+
+    @contextlib.contextmanager
+    def turns(self) -> Iterator[None]:
+        """Within it calls are turns: a prompt that goes on from an earlier one and its reply computes only the rest.
+
+        The weights must stay the same.
+        """
+        self.kept_turns = KeptTurns(self.decoder, self.cache_tokens())
+        try:
+            yield
+        finally:
+            self.kept_turns = None
 
     def reply(
         self, conversations: Sequence[Conversation], n: int, sampling: Sampling, progress: Progress | None = None
@@ -87,27 +109,12 @@ class LocalGenerator:
         sampling = sampling.with_stops(self.stops)
         self.model.eval()
         seeds = row_seeds(seeds_of(sampling, len(prompts)), n)
-        found: dict[int, Completion] = {}
-        waiting = self._requests(prompts, n)
-        while waiting:
-            longest, several = len(waiting[0][0]), len(waiting[0][1])
-            batch = waiting[: self._batch_size(longest, several, sampling.max_new_tokens)]
-            batch = [
-                (prompt, replies)
-                for prompt, replies in batch
-                if len(replies) == several and (self.decoder.packed or len(prompt) == longest)
-            ]
-            waiting = waiting[len(batch) :]
-            numbers = [number for _, replies in batch for number in replies]
-            with torch.autocast(self.decoder.device.type, self.autocast, enabled=self.autocast is not None):
-                found |= zip(
-                    numbers,
-                    self._generate_batch([prompt for prompt, _ in batch], seeds[numbers], several, sampling, progress),
-                    strict=True,
-                )
+        decoding = _Decoding(self, self._requests(prompts, n), seeds, sampling.with_stops(self.stops))
+        with torch.autocast(self.decoder.device.type, self.autocast, enabled=self.autocast is not None):
+            found = decoding.run(progress)
         return [[found[i * n + reply] for reply in range(n)] for i in range(len(prompts))]
 
-    def _requests(self, prompts: Sequence[list[int]], n: int) -> list[tuple[list[int], list[int]]]:
+    def _requests(self, prompts: Sequence[list[int]], n: int) -> list[_Request]:
         """Prompts with the numbers of their replies, among n to each; equal prompts are one. Most replies come first,
         and of those the longest prompts.
         """
@@ -118,13 +125,9 @@ class LocalGenerator:
         requests = [(list(p), own[at : at + size]) for p, own in replies.items() for at in range(0, len(own), size)]
         return sorted(requests, key=lambda request: (-len(request[1]), -len(request[0])))
 
-    def _batch_size(self, longest: int, n: int, room: int) -> int:
-        """Prompts of up to `longest` tokens in a batch; on a CPU their cache takes at most CACHE_GIB."""
-        size = max(1, self.generation_batch_size // n)
-        if self.decoder.device.type != "cpu":
-            return size
-        bytes_a_token = max(1, 4 * cache_numbers_per_token(self.model.config))  # fp32
-        return max(1, min(size, int(CACHE_GIB * GIB) // (bytes_a_token * (longest + n * room))))
+    def cache_tokens(self) -> float:
+        """Tokens whose keys and values take CACHE_GIB."""
+        return CACHE_GIB * GIB / max(1, 4 * cache_numbers_per_token(self.model.config))  # fp32
 
     def check(self, prompts: Sequence[list[int]], n: int, sampling: Sampling) -> None:
         """Raises InputError for no replies, an empty prompt, and one that leaves too little room for its reply."""
@@ -139,37 +142,7 @@ class LocalGenerator:
                     f"reads {self.max_length}: shorten one of them"
                 )
 
-    @torch.inference_mode()
-    def _generate_batch(
-        self, prompts: list[list[int]], seeds: np.ndarray, n: int, sampling: Sampling, progress: Progress | None
-    ) -> list[Completion]:
-        """n completions of each prompt, in order; `seeds` are those of the replies."""
-        length = sampling.max_new_tokens
-        logits, steps = self._start(prompts, n, length)
-        logits = logits if n == 1 else logits.repeat_interleave(n, 0)
-        may_stop = self._tokens_that_may_stop(sampling.stop) if sampling.stop else None
-        batch = ReplyBatch(prompts, seeds, n, sampling, self.tokenizer, self.eos, may_stop, logits)
-        for position in range(length):
-            ids = batch.sample(logits, position)
-            if progress:
-                progress(position + 1, length)
-            is_last = position + 1 == length
-            if is_last or (position + 1) % self.check_every == 0:
-                batch.close_ended(position, position % self.check_every + 1)
-                if is_last or not batch.rows.open.any():
-                    break
-                ids = batch.drop_closed(steps, ids)
-            logits = steps.advance(ids)
-        return batch.completions(position + 1)
-
-    def _start(self, prompts: list[list[int]], n: int, room: int) -> tuple[torch.Tensor, Steps]:
-        """Logits [P, vocabulary] after each prompt, and the steps that follow."""
-        if not self.decoder.packed:
-            return start_padded(self.decoder, prompts, n)
-        # a single prompt may begin with the one before it, as the next turn of a conversation does
-        return start_packed(self.decoder, prompts, n, room, self.prefix if len(prompts) == 1 else None)
-
-    def _tokens_that_may_stop(self, stops: tuple[str, ...]) -> np.ndarray:
+    def tokens_that_may_stop(self, stops: tuple[str, ...]) -> np.ndarray:
         """[vocabulary] bool: tokens with the last character of a stop string, or with a part of a character."""
         endings = frozenset(stop[-1] for stop in stops)
         if endings not in self._may_stop:
@@ -179,6 +152,95 @@ class LocalGenerator:
                 self._may_stop.clear()
             self._may_stop[endings] = np.array([not endings.isdisjoint(text) or "\ufffd" in text for text in texts])
         return self._may_stop[endings]
+
+
+@final
+class _Decoding:
+    """The replies of one call, in batches that start where others have ended."""
+
+    def __init__(
+        self, generator: LocalGenerator, waiting: list[_Request], seeds: np.ndarray, sampling: Sampling
+    ) -> None:
+        self._generator, self._waiting, self._seeds, self._sampling = generator, waiting, seeds, sampling
+        decoder, room = generator.decoder, sampling.max_new_tokens
+        # a single prompt may begin with the one before it, as the next turn of a conversation does
+        one_prompt = all(prompt == waiting[0][0] for prompt, _ in waiting)
+        known = generator.prefix if one_prompt else generator.kept_turns
+        self._steps = PackedSteps(decoder, room, known) if decoder.packed else PaddedSteps(decoder)
+        self._may_stop = generator.tokens_that_may_stop(sampling.stop) if sampling.stop else None
+        self._running: list[ReplyBatch] = []
+        """in the order of `steps`"""
+        self._found: dict[int, Completion] = {}
+
+    @torch.inference_mode()
+    def run(self, progress: Progress | None) -> dict[int, Completion]:
+        """The completions by number."""
+        if self._generator.kept_turns is not None:
+            self._generator.kept_turns.begin_turn()
+        since_check = 0
+        while self._waiting or self._running:
+            self._start_waiting()
+            for batch in self._running:
+                batch.sample()
+            if progress:
+                progress(max(batch.tokens for batch in self._running), self._sampling.max_new_tokens)
+            since_check += 1
+            if since_check == self._generator.check_every or any(batch.is_full for batch in self._running):
+                since_check = 0
+                self._close_ended()
+            if self._running:
+                found = self._steps.advance([batch.last_ids for batch in self._running])
+                for batch, logits in zip(self._running, found, strict=True):
+                    batch.logits = logits
+        return self._found
+
+    def _start_waiting(self) -> None:
+        if not (requests := self._next_requests()):
+            return
+        prompts, numbers = [prompt for prompt, _ in requests], [number for _, own in requests for number in own]
+        logits, own = self._steps.start(prompts, len(numbers) // len(prompts)), self._generator
+        self._running.append(
+            ReplyBatch(prompts, numbers, self._seeds, self._sampling, own.tokenizer, own.eos, self._may_stop, logits)
+        )
+
+    def _next_requests(self) -> list[_Request]:
+        """Takes what starts now from `waiting`: requests with equally many replies."""
+        size, packed = self._generator.generation_batch_size, self._generator.decoder.packed
+        free = size - sum(len(batch.rows.open) for batch in self._running)
+        if not self._waiting or (self._running and (not packed or free < REFILL_SHARE * size)):
+            return []
+        prompt, replies = self._waiting[0]
+        several = min(len(replies), free) if self._running else len(replies)
+        room = len(prompt) + several * self._sampling.max_new_tokens  # of the longest prompt
+        most = free // several
+        if self._generator.decoder.device.type == "cpu":
+            most = min(most, int((self._generator.cache_tokens() - self._steps.tokens) // room))
+        if self._running and most < 1:
+            return []
+        if several < len(replies):
+            self._waiting[0] = (prompt, replies[several:])
+            return [(prompt, replies[:several])]
+        alike = itertools.takewhile(
+            lambda one: len(one[1]) == several and (packed or len(one[0]) == len(prompt)), self._waiting
+        )
+        taken = list(itertools.islice(alike, max(1, most)))
+        del self._waiting[: len(taken)]
+        return taken
+
+    def _close_ended(self) -> None:
+        """Let rows whose reply has ended leave, and batches of which all have ended."""
+        for place in reversed(range(len(self._running))):
+            batch = self._running[place]
+            closed = batch.close_ended()
+            if isinstance(self._steps, PackedSteps) and isinstance(self._steps.known, KeptTurns):
+                for row in closed.tolist():
+                    self._steps.known.keep(batch.read_ids(row), self._steps.caches[place].read(row))
+            if not batch.rows.open.any():
+                self._found |= zip(batch.numbers, batch.completions(), strict=True)
+                self._steps.end(place)
+                del self._running[place]
+            elif self._steps.drop(place, batch.rows.open):
+                batch.drop_closed()
 
 
 def end_ids(model, tokenizer) -> list[int]:

@@ -1,5 +1,7 @@
 """Attention of one new token a row over the cache of its prompt and reply."""
 
+from collections.abc import Sequence
+
 import torch
 
 from lmgym.generation.cache import Cache
@@ -27,6 +29,8 @@ class StepAttention:
         """[R, heads, D] of queries [R, heads, D], keys and values [R, key heads, D] of the new tokens."""
         cache, number = self.cache, self._layer
         self._layer += 1
+        if cache.growing is not None:
+            query, key, value = (self._in_places(states, cache.growing) for states in (query, key, value))
         keys = self._append(cache.reply_keys[number], key)
         values = self._append(cache.reply_values[number], value)
         if layer.window not in self._masks:
@@ -38,7 +42,11 @@ class StepAttention:
         else:
             prompt = cache.prompt_keys[number], cache.prompt_values[number]
             attended = _attend_shared(queries, prompt, keys, values, layer, prompt_mask, reply_mask)
-        return attended.to(query.dtype)
+        return (attended if cache.growing is None else attended[cache.growing]).to(query.dtype)
+
+    def _in_places(self, states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """[P * n, ...] of [R, ...], 0 for replies that have ended."""
+        return states.new_zeros(self.cache.places, *states.shape[1:]).index_copy_(0, places, states)
 
     def _append(self, states: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """[P, key heads, n, width, D]: a layer's states, which now hold the new token's [R, key heads, D]."""
@@ -83,6 +91,21 @@ class StepAttention:
         """Minus infinity where `hidden`, else 0."""
         zeros = torch.zeros(hidden.shape, dtype=self.cache.reply_keys[0].dtype, device=hidden.device)
         return zeros.masked_fill_(hidden, -torch.inf)
+
+
+class JointAttention:
+    """Attention of one new token a row over several caches, whose rows lie end to end."""
+
+    def __init__(self, parts: Sequence[StepAttention]) -> None:
+        self.parts, self.rows = parts, [part.cache.rows for part in parts]
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: LayerAttention
+    ) -> torch.Tensor:
+        """See `StepAttention`."""
+        queries, keys, values = (states.split(self.rows) for states in (query, key, value))
+        own = zip(self.parts, queries, keys, values, strict=True)
+        return torch.cat([part(query, key, value, layer) for part, query, key, value in own])
 
 
 def _sum(mask: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:

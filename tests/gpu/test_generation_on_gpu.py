@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
-from lmgym.generation.steps import start_packed
+from lmgym.generation.steps import PackedSteps
 from lmgym.models.classifiers import round_weights
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import HFScorer
@@ -54,15 +54,16 @@ def exact_products():
 def test_a_replayed_step_is_the_step(family: str, n: int, small_models: dict[str, Path]) -> None:
     decoder = generator_of(small_models[family]).decoder
     prompts = prompts_of(12 // n)
-    (logits, plain), (_, graphed) = (start_packed(decoder, prompts, n, 20) for _ in range(2))
+    plain, graphed = (PackedSteps(decoder, 20) for _ in range(2))
+    logits, _ = (steps.start(prompts, n) for steps in (plain, graphed))
     assert graphed.graphs
     plain.graphs = False
     tokens = logits.argmax(-1).repeat_interleave(n)
     for _ in range(20):
-        expected = plain.advance(tokens)
-        torch.testing.assert_close(graphed.advance(tokens), expected, rtol=0, atol=1e-4)
+        [expected] = plain.advance([tokens])
+        torch.testing.assert_close(graphed.advance([tokens])[0], expected, rtol=0, atol=1e-4)
         tokens = expected.topk(3).indices[torch.arange(12), torch.arange(12) % 3]
-    assert (plain.cache.length, graphed.cache.length) == (20, 20)
+    assert (plain.caches[0].length, graphed.caches[0].length) == (20, 20)
 
 
 def share_alike(some: list[list[Completion]], others: list[list[Completion]]) -> float:

@@ -12,7 +12,7 @@ Design decisions:
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -120,15 +120,19 @@ class KeyValues:
 class RowAttention:
     """Attention within packed rows.
 
-    `cached` are keys and values of tokens that precede every segment; the rows' positions continue theirs. The rows'
-    own keys and values are appended to `record`. With `num_layers`, the last layer computes attention only for the
-    tokens that are read, and gives 0 at the others.
+    `cached` are keys and values of tokens that were computed before: segments whose prefix has that number, which is
+    negative, continue them, and the rows' positions continue theirs. The rows' own are appended to `record`. With
+    `num_layers`, the last layer computes attention only for the tokens that are read, and gives 0 at the others.
     """
 
     def __init__(
-        self, rows: PackedRows, cached: KeyValues | None = None, record: KeyValues | None = None, num_layers: int = 0
+        self,
+        rows: PackedRows,
+        cached: Mapping[int, KeyValues] | None = None,
+        record: KeyValues | None = None,
+        num_layers: int = 0,
     ) -> None:
-        self.rows, self.cached, self.record, self.num_layers = rows, cached, record, num_layers
+        self.rows, self._cached, self.record, self.num_layers = rows, cached or {}, record, num_layers
         self._runs = _runs(rows.lengths, rows.prefixes)
         self._layer = 0
 
@@ -139,17 +143,19 @@ class RowAttention:
         if self.record is not None:
             self.record.keys.append(key)
             self.record.values.append(value)
-        cached = None if self.cached is None else (self.cached.keys[self._layer], self.cached.values[self._layer])
+        before = {number: (one.keys[self._layer], one.values[self._layer]) for number, one in self._cached.items()}
         self._layer += 1
-        if cached is None and self.rows.varlen is not None and _flash_supports(query, layer):
+        if not before and self.rows.varlen is not None and _flash_supports(query, layer):
             return _flash_attention(query, key, value, layer, self.rows.varlen)
         places, reads = self.rows.places, self.rows.reads
         if self._layer != self.num_layers or reads is None or not len(places):
-            return self._by_runs(query, key, value, layer, cached, self.rows.lengths)
-        found = self._by_runs(query.index_select(0, places), key, value, layer, cached, reads)
+            return self._by_runs(query, key, value, layer, before, self.rows.lengths)
+        found = self._by_runs(query.index_select(0, places), key, value, layer, before, reads)
         return found.new_zeros(len(query), *found.shape[1:]).index_copy(0, places, found)
 
-    def _by_runs(self, query, key, value, layer: LayerAttention, cached, query_counts: Sequence[int]) -> torch.Tensor:
+    def _by_runs(
+        self, query, key, value, layer: LayerAttention, cached: Mapping[int, tuple], query_counts: Sequence[int]
+    ) -> torch.Tensor:
         """Attention run by run. `query_counts` [S] are the queries of each segment, those of its last tokens."""
         dtype = query.dtype
         if query.device.type == "cpu" and dtype == torch.bfloat16:
@@ -158,7 +164,7 @@ class RowAttention:
         counts = [query_counts[run.first : run.first + run.count] for run in self._runs]
         # one split a tensor: its backward is one concatenation, that of a slice fills a whole tensor with zeros
         parts = zip(query.split([sum(n) for n in counts]), key.split(tokens), value.split(tokens), strict=True)
-        seen_before = {-1: cached}  # keys and values of the segments that others continue
+        seen_before = {-1: None, **cached}  # keys and values of the segments that others continue
         outputs = []
         for run, run_counts, (q, k, v) in zip(self._runs, counts, parts, strict=True):
             k, v = (states.unflatten(0, (run.count, run.length)) for states in (k, v))

@@ -85,7 +85,7 @@ class Prefix:
         """States [n, W] of the suffixes' last tokens."""
         rows = pack_last_tokens(suffixes)
         rows = replace(rows, positions=rows.positions + len(self.ids)).to(self.decoder.device)
-        attention = RowAttention(rows, self.key_values() if self.ids else None, record)
+        attention = RowAttention(rows, {-1: self.key_values()} if self.ids else None, record)
         return self.decoder.hidden(rows, attention)
 
 

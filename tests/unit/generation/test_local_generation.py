@@ -8,71 +8,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from transformers import AutoConfig, AutoModelForCausalLM
+from tiny_generators import FAMILIES, PACKED, prompts_of
+from transformers import AutoModelForCausalLM
 
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
-from lmgym.generation.steps import start_packed, static_step
+from lmgym.generation.steps import PackedSteps, static_step
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.memory import cache_numbers_per_token
 from lmgym.text import Conversation, Turn
-
-PACKED = ("gpt2", "llama", "qwen3", "gemma2", "gpt_oss")
-FAMILIES = (*PACKED, "bloom", "mamba")
-SIZES = {
-    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "head_dim": 8,
-}  # fmt: skip
-# windows are shorter than most rows; caps and sinks are far from doing nothing
-OTHERS = {
-    "gemma2": SIZES | {
-        "sliding_window": 12, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 9.0,
-    },
-    "gpt_oss": SIZES | {
-        "num_local_experts": 4, "sliding_window": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-    },
-    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
-    "mamba": {"hidden_size": 32, "num_hidden_layers": 2},
-}  # fmt: skip
-
-
-def random_model(family: str, tokenizer):
-    """Weights are large, so that the next token depends on every one before."""
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id,
-                                  bos_token_id=None, eos_token_id=tokenizer.eos_token_id, **OTHERS[family])  # fmt: skip
-    model = AutoModelForCausalLM.from_config(config).eval()
-    for name, parameter in model.named_parameters():
-        if parameter.ndim > 1 or "sinks" in name:
-            torch.nn.init.normal_(parameter, std=0.3)
-    # as every test here compares: soft caps and sinks are not in transformers' fused attention
-    model.set_attn_implementation("eager")
-    return model
-
-
-@pytest.fixture(scope="module")
-def generators(small_models: dict[str, Path]) -> dict[str, LocalGenerator]:
-    """A generator a family; the weights are large, so that the next token depends on every one before."""
-    found = {}
-    for family in FAMILIES:
-        if family in OTHERS:
-            tokenizer = load_tokenizer(str(small_models["llama"]))
-            found[family] = LocalGenerator(random_model(family, tokenizer), tokenizer)
-            continue
-        model = AutoModelForCausalLM.from_pretrained(small_models[family], dtype=torch.float32).eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if parameter.ndim == 2 and "head" not in name:
-                    parameter.mul_(6.0)
-        found[family] = LocalGenerator(model, load_tokenizer(str(small_models[family])))
-    return found
-
-
-def prompts_of(count: int, seed: int = 0, longest: int = 40) -> list[list[int]]:
-    """Ragged prompts of random tokens."""
-    rng = np.random.default_rng(seed)
-    return [rng.integers(5, 400, rng.integers(1, longest)).tolist() for _ in range(count)]
 
 
 def theirs(generator: LocalGenerator, prompts: list[list[int]], **settings) -> list[list[int]]:
@@ -293,12 +238,13 @@ def test_the_next_turn_reuses_the_cache_of_the_one_before(family: str, generator
 def test_a_step_of_constant_shapes_equals_the_plain_step(family: str, n: int, generators) -> None:
     decoder = generators[family].decoder
     prompts = prompts_of(12 // n, seed=2)
-    (logits, one), (_, other) = (start_packed(decoder, prompts, n, 9) for _ in range(2))
-    other.cache.clear()
+    one, other = (PackedSteps(decoder, 9) for _ in range(2))
+    logits, _ = (steps.start(prompts, n) for steps in (one, other))
+    other.caches[0].clear()
     tokens = logits.argmax(-1).repeat_interleave(n)
     for place in range(9):
-        expected = one.advance(tokens)
-        found = static_step(decoder, tokens, torch.tensor([place]), other.cache)
+        [expected] = one.advance([tokens])
+        found = static_step(decoder, tokens, torch.tensor([place]), other.caches)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
         tokens = expected.topk(3).indices[torch.arange(12), torch.arange(12) % 3]
     assert expected.std(0).mean() > 0.05
@@ -336,49 +282,35 @@ def test_renew_is_enough_after_weight_updates_that_torch_does_not_count(
     torch.testing.assert_close(torch.tensor(found.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_a_batch_on_a_cpu_is_limited_by_its_keys_and_values(generators, monkeypatch) -> None:
+def test_batches_on_a_cpu_are_limited_by_their_keys_and_values(generators, started, monkeypatch) -> None:
     generator = LocalGenerator(generators["llama"].model, generators["llama"].tokenizer, generation_batch_size=8)
     prompts, sampling = [[5 + i] * (3 + 2 * i) for i in range(8)], Sampling(6, temperature=0, ends_at_eos=False)
-    expected, sizes, batch = generator.generate(prompts, 1, sampling), [], generator._generate_batch
-
-    def noted(prompts, *rest):
-        sizes.append(len(prompts))
-        return batch(prompts, *rest)
-
-    monkeypatch.setattr(generator, "_generate_batch", noted)
-    assert generator.generate(prompts, 1, sampling) == expected
-    assert sizes == [8]
-    sizes.clear()
+    expected = generator.generate(prompts, 1, sampling)
+    assert started == [(8, 1)]
+    started.clear()
     a_token = 4 * cache_numbers_per_token(generator.model.config)
     monkeypatch.setattr("lmgym.generation.local_generation.CACHE_GIB", 50 * a_token / 2**30)
     found = generator.generate(prompts, 1, sampling)
     assert [[one.ids for one in ones] for ones in found] == [[one.ids for one in ones] for ones in expected]
-    assert sizes == [2, 2, 3, 1], "of 17 + 6, 13 + 6, 9 + 6 and 3 + 6 tokens a row: 50 at most"
+    assert started == [(2, 1), (2, 1), (3, 1), (1, 1)], "of 17 + 6, 13 + 6, 9 + 6 and 3 + 6 tokens a row: 50 at most"
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mamba"])
 def test_equal_prompts_are_read_once_and_each_gets_the_reply_that_it_gets_alone(
-    family: str, generators, monkeypatch
+    family: str, generators, started, monkeypatch
 ) -> None:
     generator, few = generators[family], prompts_of(3, seed=4)
     order = [0, 1, 0, 2, 0, 1, 0, 1]
-    prompts, batch, read = [few[i] for i in order], generator._generate_batch, []
-
-    def noted(prompts, seeds, n, *rest):
-        read.append((len(prompts), n))
-        return batch(prompts, seeds, n, *rest)
-
-    seeds = tuple(range(20, 28))
-    monkeypatch.setattr(generator, "_generate_batch", noted)
+    prompts, seeds = [few[i] for i in order], tuple(range(20, 28))
     together = generator.generate(prompts, 1, Sampling(12, temperature=1.0, seed=seeds))
-    assert read == [(1, 4), (1, 3), (1, 1)], "a batch has one number of replies to a prompt"
+    assert started == [(1, 4), (1, 3), (1, 1)], "a batch has one number of replies to a prompt"
     for i, replies in enumerate(together):
         [alone] = generator.generate([prompts[i]], 1, Sampling(12, temperature=1.0, seed=seeds[i]))
         assert replies[0].ids == alone[0].ids
-    read.clear()
+    started.clear()
     monkeypatch.setattr(generator, "generation_batch_size", 3)
     assert [one.ids for [one] in generator.generate(prompts, 1, Sampling(12, temperature=1.0, seed=seeds))] == [
         one.ids for [one] in together
     ]
-    assert sum(prompts * n for prompts, n in read) == 8
-    assert max(prompts * n for prompts, n in read) == 3
+    assert sum(prompts * n for prompts, n in started) == 8
+    assert max(prompts * n for prompts, n in started) == 3

@@ -10,7 +10,7 @@ from families_table import FORWARD, STAGES, below
 from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
-from lmgym.generation.steps import start_padded
+from lmgym.generation.steps import PaddedSteps
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.packed_rows import PackedRows, pack_replies, pack_rows
 from lmgym.models.forward.policies import PolicyModel
@@ -181,4 +181,4 @@ def test_a_model_without_a_cache_is_refused_in_one_line(family_tokenizer) -> Non
     [family] = [one for one in OTHERS if one.name in NO_CACHE]
     decoder = Decoder(build(family, family_tokenizer))
     with pytest.raises(InputError, match="a recurrent_gemma gives no cache of its states, so it cannot be sampled"):
-        start_padded(decoder, [[5, 6, 7]], 1)
+        PaddedSteps(decoder).start([[5, 6, 7]], 1)
