@@ -165,6 +165,7 @@ NAMES = {
         "vllm_is_truncated_threshold is_correction_threshold": "--sampler_cap [1]",
         "vllm_num_engines vllm.num_engines": "--engine vllm",
         "vllm_gpu_memory_utilization vllm.gpu_memory_utilization": "--engine_memory",
+        "vllm_enable_sleep vllm.enable_sleep": "--engine_sleep",
         "vllm_* vllm.*": "the server's own flags go after lmgym engine serve MODEL, then --engine vllm:URL",
         "freeze_visual_encoder image_key max_images_per_prompt": "models read text only",
         "lora_dropout lora.dropout": "dropout is off in PPO",

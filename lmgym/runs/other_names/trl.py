@@ -155,6 +155,7 @@ NAMES = {
         "vllm_mode": "--engine vllm starts a server of the run, --engine vllm:URL uses one that runs",
         "vllm_server_base_url vllm_server_host vllm_server_port": "--engine vllm:URL",
         "vllm_gpu_memory_utilization": "--engine_memory",
+        "vllm_enable_sleep_mode": "--engine_sleep",
         "vllm_server_timeout": "--stall_timeout ends a run whose server does not answer",
         "vllm_importance_sampling_mode": "--sampler_correction {token_mask: token_truncate}",
         "vllm_importance_sampling_correction": "--sampler_correction token_truncate or sequence_mask",

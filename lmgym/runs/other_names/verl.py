@@ -162,6 +162,7 @@ NAMES = {
         "rollout.name": "--engine {hf: -}",
         "rollout.mode": "the server answers requests as they come",
         "rollout.gpu_memory_utilization": "--engine_memory",
+        "rollout.free_cache_engine": "--engine_sleep",
         "rollout.max_num_seqs": "--engine_concurrency",
         "rollout.dtype": "--precision is of the sampler too",
         "rollout.calculate_log_probs": "the sampler's log-probabilities are kept, and compared (sampler/kl)",
