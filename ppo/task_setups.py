@@ -280,8 +280,9 @@ def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> T
 
 
 def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> None:
-    """Raises InputError if one of these settings is given, which nothing would use."""
-    given = [f"--{name} {getattr(settings, name)}" for name in names if getattr(settings, name)]
+    """Raises InputError if one of these settings is given, which nothing would use; `none` asks for nothing."""
+    values = {name: getattr(settings, name) for name in names}
+    given = [f"--{name} {value}" for name, value in values.items() if value and value != "none"]
     if given:
         raise InputError(f"{' '.join(given)} would not be used: {why}; leave {'it' if len(given) == 1 else 'them'} out")
 

@@ -98,6 +98,7 @@ def test_a_reward_that_a_task_setup_does_not_use_is_refused(file: str, rows: str
         text_with_function(lambda outputs: [0.0])(asked(rows, reward=f"{file}:right"), TOKENIZER)
     with pytest.raises(InputError, match="--normalize group would not be used"):
         text_with_function(lambda outputs: [0.0])(asked(rows, normalize="group"), TOKENIZER)
+    text_with_function(lambda outputs: [0.0])(asked(rows, normalize="none"), TOKENIZER)  # as others' scripts ask for
 
 
 @pytest.mark.parametrize(
