@@ -1,6 +1,7 @@
 """Evaluation experiments: found by name or path, configured by flags, and loaded. Mistakes raise InputError.
 
-An experiment is a Python file with `get_base_model() -> Generator` and `get_reward_models() -> dict[str, Scorer]`.
+An experiment is a Python file with `get_base_model() -> Generator` and `get_reward_models() -> dict[str, Scorer]`, or
+what the first lmgym and functions have in their place (first_form.py).
 Optional: `SAMPLING`, or `DEFAULT_SAMPLING` for models without a generation config; `PERSONA`; `FIRST_MESSAGE`;
 `get_conversations() -> list[Conversation]`; and a frozen dataclass `CONFIG`, whose fields are flags and which all
 functions then receive.
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lmgym.apps.chat.first_form import as_generator, as_scorer
 from lmgym.errors import InputError, nearest, one_line, shown
 from lmgym.generation.protocol import Sampling, sampling_from_config
 from lmgym.runs.user_code import call_user_code, import_file
@@ -45,19 +47,11 @@ class Experiment:
         if not isinstance(judges, dict):
             raise InputError(f"get_reward_models of {self.name} gave {type(judges).__name__}; needed: scorers by name")
         check_scorer_names(judges, self.name)
-        for name, judge in judges.items():
-            self._check_method(judge, "score", f"scorer {name}")
-        return judges
+        return {name: as_scorer(judge, f"scorer {name} of {self.name}") for name, judge in judges.items()}
 
     def generator(self) -> Any:
         """The model that replies. Raises InputError if it does not load."""
-        generator = self._call("get_base_model")
-        self._check_method(generator, "reply", "get_base_model")
-        return generator
-
-    def _check_method(self, value: Any, method: str, source: str) -> None:
-        if not callable(getattr(value, method, None)):
-            raise InputError(f"{source} of {self.name} is {type(value).__name__}; needed: something with {method}(...)")
+        return as_generator(self._call("get_base_model"), f"get_base_model of {self.name}")
 
     def get(self, name: str, default: Any = None) -> Any:
         """Another name that the file may define."""
