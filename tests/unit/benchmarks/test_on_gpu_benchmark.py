@@ -5,6 +5,7 @@ import json
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import patch
 
 import gpu_ppo
 import launching
@@ -109,7 +110,8 @@ def test_an_8b_policy_with_adapters_or_few_layers_fits_on_a_gpu_of_80_gb_and_ada
 def counted(work) -> tuple[float, torch.Tensor]:
     """Operations by torch's counter, attention as plain products, but for angles: a product in transformers 5.17."""
     counter = FlopCounterMode(display=False)
-    with sdpa_kernel(SDPBackend.MATH), counter:
+    fused = patch("torch._fused_sdp_choice", return_value=SDPBackend.FLASH_ATTENTION.value)  # no blocks: they recompute
+    with fused, sdpa_kernel(SDPBackend.MATH), counter:
         found = work()
     counts = counter.get_flop_counts()
     angles = sum(sum(of_module.values()) for name, of_module in counts.items() if "Rotary" in name or "rotary" in name)
