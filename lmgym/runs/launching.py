@@ -28,6 +28,8 @@ from lmgym.shell import command as command_line
 APPS = Path(__file__).parents[1] / "apps"
 MOST_PROCESSES = 1024
 LONGEST_NAME = 60  # of a run that is called after its rows
+CONFIGS = (".yaml", ".yml")
+"""files of settings, which other libraries have in place of experiments"""
 
 
 class Form(NamedTuple):
@@ -135,6 +137,7 @@ def find_experiment(name: str, stages: Iterable[str] = STAGES) -> Path:
         path = Path(os.path.expanduser(name))
         if not os.path.isfile(path):
             raise InputError(f"there is no experiment file {shown_path(name)}; {available}{found_from(name)}")
+        refuse_other_languages(path)
         return path
     if other := next((stage for stage in STAGES if name in experiments(stage)), None):
         raise InputError(
@@ -142,6 +145,17 @@ def find_experiment(name: str, stages: Iterable[str] = STAGES) -> Path:
         )
     of_data = ", and no such file of data" if Path(name).suffix else ""
     raise InputError(f"there is no experiment {shown(name)}{of_data}; {did_you_mean(name, known)}{available}")
+
+
+def refuse_other_languages(path: Path) -> None:
+    """Raises InputError for a file, in place of an experiment, that is no Python, which is never run as if it were."""
+    if path.suffix == ".py" or not path.is_file():
+        return
+    elsewhere = f"; what another library's config is here: {command_line('lmgym', 'from', 'nyu', path)}, or its name"
+    raise InputError(
+        f"{shown_path(path)} is no Python file; needed: an experiment, whose name ends in .py"
+        f"{elsewhere if path.suffix in CONFIGS else ''}"
+    )
 
 
 def command_for(word: str) -> str | None:
@@ -159,6 +173,8 @@ def choose_experiment(word: str, words: Sequence[str]) -> tuple[Path, list[str]]
     InputError for a first word that is none of these.
     """
     form, first = FORMS[word], words[0]
+    if Path(first).suffix in CONFIGS:
+        refuse_other_languages(Path(os.path.expanduser(first)))
     is_data = first not in experiments(form.stage) and not HYDRA.match(first) and _is_data(first)
     if not is_data and not first.startswith("-") and not HYDRA.match(first):
         return find_experiment(first, [form.stage]), form.words(words[1:])

@@ -11,7 +11,7 @@ from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean, shown, shown_path
 from lmgym.runs.flags import HELP
 from lmgym.runs.launch import launch
-from lmgym.runs.launching import become, files_importing, summary
+from lmgym.runs.launching import become, files_importing, refuse_other_languages, summary
 
 OLD_FLAGS = {
     "__num_iters": "--rounds N",
@@ -79,6 +79,7 @@ def find_tournament(name: str) -> Path:
     if name in known:
         return known[name]
     path = Path(os.path.expanduser(name))
+    refuse_other_languages(path)
     if name.endswith(".py") or "/" in name:
         if not path.is_file():
             raise InputError(f"there is no file {shown_path(name)}; available: {', '.join(known)}, or a path")

@@ -36,6 +36,7 @@ class Debate:
 
     `varied` draws wordings by the seed, as in training. `baselines` are subtracted from P(win) of the side with the
     right answer and of the other one. A speech with more words than its slot has tokens is cut, wherever it comes from.
+    `own_prompts` are the sets of single agents, in place of `prompts`.
     Raises InputError for a prompt set that lacks a tag or a value.
     """
 
@@ -47,9 +48,12 @@ class Debate:
         verdict: Literal["agent", "scorer"] = "agent",
         baselines: tuple[float, float] = (0.5, 0.5),
         rules: QuoteRules = RULES,
+        own_prompts: Mapping[str, PromptSet] | None = None,
     ) -> None:
         self.format, self.verdict, self.baselines, self.rules = format, verdict, baselines, rules
         self.prompts = read_prompts(prompts, needed_tags(format), varied)
+        own = own_prompts or {}
+        self.own_prompts = {agent: read_prompts(own[agent], needed_tags(format), varied) for agent in own}
         self.transcript = Transcript(Question("none", ("a", "b")), format)
         self.slot = 0
         self.picked = ""
@@ -102,7 +106,9 @@ class Debate:
 
     def observation(self, agent: str) -> Observation:
         """The observation of an agent, if it acts in the current slot."""
-        return Observation(conversation_for(self.prompts, self.transcript, agent, self.slot))
+        return Observation(
+            conversation_for(self.own_prompts.get(agent, self.prompts), self.transcript, agent, self.slot)
+        )
 
     def with_speeches(self, said: Mapping[str, str]) -> Transcript:
         """The round with these speeches in the current slot, of all of its agents or of some."""
@@ -134,7 +140,7 @@ class Debate:
         slot = self.format.slots[self.slot]
         text = text.encode(errors="replace").decode()  # a terminal can give half a surrogate pair, which no file holds
         said = _cut(text.strip(), slot.max_tokens)
-        if slot.kind == "speech" or slot.kind in PRIVATE:
+        if slot.kind in ("speech", "shown_scratchpad") or slot.kind in PRIVATE:
             checked = self.rules.check(said, self.transcript.question.text)
             raw = text if text != checked.text else ""
             return Speech(self.slot, agent, slot.kind, slot.round, checked.text, raw, checked.quotes, checked.unclosed)

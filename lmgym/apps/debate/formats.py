@@ -16,9 +16,10 @@ CHOSEN = "chosen"
 SPEECH_TOKENS, JUDGE_TOKENS = 300, 150
 MOST_ROUNDS = 1000
 
-Kind = Literal["speech", "scratchpad", "question", "pick", "position", "reasoning", "verdict"]
-"""speech: heard by all; scratchpad and reasoning: private notes of debaters and of the judge; question: the judge asks
-all; pick: the judge says who speaks next; position: a debater chooses its answer; verdict: the judge decides"""
+Kind = Literal["speech", "scratchpad", "shown_scratchpad", "question", "pick", "position", "reasoning", "verdict"]
+"""speech: heard by all; scratchpad and reasoning: private notes of debaters and of the judge; shown_scratchpad: a
+debater's notes that the judge reads, and the opponent does not; question: the judge asks all; pick: the judge says who
+speaks next; position: a debater chooses its answer; verdict: the judge decides"""
 PRIVATE = frozenset(("scratchpad", "reasoning", "position"))
 OF_JUDGE = frozenset(("question", "pick", "reasoning", "verdict"))
 
@@ -101,14 +102,18 @@ class Format:
         ]
         return replace(self, slots=tuple(slots))
 
-    def with_scratchpads(self) -> "Format":
-        """The same order with private notes of each debater before each of its speeches."""
+    def with_scratchpads(self, tokens: int | None = None, shown: bool = False) -> "Format":
+        """The same order with notes of each debater before each of its speeches, which its author alone reads.
+
+        `tokens`: their limit; None: that of the speech. `shown`: the judge reads them too.
+        """
+        kind: Kind = "shown_scratchpad" if shown else "scratchpad"
         slots: list[Slot] = []
         for slot in self.slots:
             if slot.kind == "speech":
-                slots.append(replace(slot, kind="scratchpad"))
+                slots.append(replace(slot, kind=kind, max_tokens=tokens or slot.max_tokens))
             slots.append(slot)
-        return replace(self, name=f"{self.name}_scratchpad", slots=tuple(slots))
+        return replace(self, name=f"{self.name}_{kind}", slots=tuple(slots))
 
     def with_reasoning(self) -> "Format":
         """The same order with private notes of the judge before its verdict."""

@@ -9,10 +9,11 @@ from lmgym.apps.debate.prompts.wordings import Prompts
 from lmgym.apps.debate.transcript import Speech, Transcript
 from lmgym.text import Conversation, Turn
 
-HEARD = {"question": "question_heard", "pick": "pick_heard"}
+HEARD = {"question": "question_heard", "pick": "pick_heard", "shown_scratchpad": "scratchpad_heard"}
 OF_KIND = {
     "speech": ("opening", "speech", "speech_past"),
     "scratchpad": ("scratchpad", "scratchpad_past"),
+    "shown_scratchpad": ("shown_scratchpad", "scratchpad_past"),
     "position": ("position", "position_past"),
     "question": ("question", "question_past"),
     "pick": ("pick", "pick_past"),
@@ -48,7 +49,7 @@ def conversation_for(prompts: Prompts, transcript: Transcript, agent: str, slot:
     waiting = [wording(f"before_debate{'_judge' * (agent == JUDGE)}", order[slot])] if _knows_side(order, slot) else []
     for speech in transcript.heard_by(agent, slot):
         if speech.speaker == agent:
-            tag = f"{speech.kind}_past"
+            tag = OF_KIND[speech.kind][-1]
             turns += [Turn("user", "\n\n".join([*waiting, wording(tag, speech)])), Turn("bot", speech.text)]
             waiting = []
         else:

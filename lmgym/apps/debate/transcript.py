@@ -136,6 +136,8 @@ class Transcript:
             return True
         if speech.kind in PRIVATE:
             return False
+        if speech.kind == "shown_scratchpad":
+            return agent == JUDGE
         return not self.format.isolated or JUDGE in (agent, speech.speaker)
 
     def up_to(self, slot: int) -> "Transcript":

@@ -8,17 +8,22 @@ from typing import Any
 from lmgym.apps.migration.trl_scripts import Called, Code, Loaded
 from lmgym.errors import one_line
 
+LONGEST = 1000  # characters of a remark
+
 
 @dataclass
 class Translation:
     """A command as flags by name, what the user must fill in, and lines on what has no equivalent."""
 
     command: str
-    """a word of `lmgym train`, perhaps with an experiment"""
+    """a word of `lmgym train`, perhaps with an experiment; with another `program` its first words"""
     flags: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
     """flags, or EXPERIMENT.py, whose value the file does not tell, with what is known of it"""
     lines: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    """commands that make what this one reads"""
+    program: str = "lmgym train"
 
     def ask(self, flag: str, why: str) -> None:
         """Leaves the value of a flag to the user."""
@@ -37,13 +42,14 @@ class Translation:
     @property
     def remarks(self) -> list[str]:
         """A line on each value to fill in and on each setting without an equivalent."""
-        return [*(f"fill in {placeholder(flag)}: {why}" for flag, why in self.asked.items()), *self.lines]
+        remarks = [*(f"fill in {placeholder(flag)}: {why}" for flag, why in self.asked.items()), *self.lines]
+        return [one_line(remark, LONGEST) for remark in dict.fromkeys(remarks)]
 
     def __str__(self) -> str:
         """The command, a flag a line; what is to be filled in goes first, as a name in capitals."""
         flags = {flag: placeholder(flag) for flag in self.asked if not flag.endswith(".py")} | self._told
         lines = [f"--{name} {shlex.quote(as_word(value))}" for name, value in flags.items()]
-        return " \\\n    ".join([f"lmgym train {self.command}", *lines])
+        return "\n".join([*self.before, " \\\n    ".join([f"{self.program} {self.command}", *lines])])
 
 
 def placeholder(flag: str) -> str:

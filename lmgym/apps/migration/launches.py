@@ -35,7 +35,7 @@ def read_launches(path: Path, programs: re.Pattern[str], library: str) -> list[L
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{name}: {one_line(str(error))}; needed: {', '.join(FILES)}") from error
     if path.suffix in (".yaml", ".yml", ".json"):
-        return [Launch("", _config(text, name))]
+        return [Launch("", read_config(text, name))]
     if path.suffix in (".py", ".ipynb"):
         found = list(_of_python(text, path.suffix == ".ipynb", programs, name))
     else:
@@ -57,7 +57,8 @@ def flat(values: Mapping[str, Any], sections: Sequence[str] | None = None, befor
     return found
 
 
-def _config(text: str, name: str) -> dict[str, Any]:
+def read_config(text: str, name: str) -> dict[str, Any]:
+    """The settings of a YAML or JSON config. Raises InputError for another text, and for one that repeats itself."""
     import yaml
 
     try:

@@ -85,6 +85,17 @@ def test_a_name_that_is_none_is_refused_in_one_line(name: str, message: str) -> 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["./sft_config.yaml", "./sft_config.yml"])
+def test_a_config_in_place_of_an_experiment_or_rows_is_refused(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("a: 1\n")
+    for choose in (lambda: find_experiment(name), lambda: choose_experiment("sft", [name])):
+        with pytest.raises(
+            InputError, match=r"is no Python file; needed: an experiment, .* lmgym from nyu .*sft_config"
+        ):
+            choose()
+
+
 def test_a_file_needs_an_experiment_where_no_stage_is_named() -> None:
     done = CliRunner().invoke(main, ["launch", "--learning_rate", "1"])
     assert done.stderr.startswith("error: found '--learning_rate' in place of the experiment; needed: its name or path")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from lmgym.apps.debate.formats import JUDGE
-from lmgym.apps.debate.players.judges import LetterJudge, RandomJudge, ScorerJudge
+from lmgym.apps.debate.players.judges import ScorerJudge, judge_without_model
 from lmgym.apps.debate.players.protocol import Judge
 from lmgym.apps.debate.prompts.debate import PROMPTS
 from lmgym.apps.debate.prompts.wordings import PromptSet
@@ -18,7 +18,7 @@ from lmgym.environments.players import Player
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.runs.user_code import import_file
 
-LETTER, SCORER = "letter:", "scorer:"
+SCORER = "scorer:"
 PROBE, SETTINGS = "probe.json", "scorer.json"
 
 
@@ -53,10 +53,8 @@ def load_judge(
     which refuses texts longer than its context, or leaves out their beginning. Raises InputError for what does not
     load, and for a server without log-probabilities.
     """
-    if name.startswith(LETTER):
-        return LetterJudge(name.removeprefix(LETTER)), PROMPTS
-    if name == "random":
-        return RandomJudge(), PROMPTS
+    if judge := judge_without_model(name):
+        return judge, PROMPTS
     if name.endswith(".py"):
         return _of_file(Path(name))
     if name.startswith(SCORER) or (Path(name) / SETTINGS).is_file():

@@ -11,10 +11,14 @@ from lmgym.apps.debate.prompts.wordings import Prompts, PromptSet, read_prompts
 from lmgym.apps.debate.rendering import judge_conversation, needed_tags
 from lmgym.apps.debate.transcript import Transcript
 from lmgym.apps.debate.verdicts import write_verdict
+from lmgym.environments.engine import hash_of
 from lmgym.environments.players import ActionRequest
 from lmgym.environments.protocol import Action, Sample, SampleReward
 from lmgym.errors import InputError, shown
 from lmgym.scoring.protocol import Scorer, read_scores
+
+RANDOM, LETTER = "random", "letter:"
+"""how judges without a model are named"""
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,17 @@ class RandomJudge:
     seed: int = 0
 
     def p_first(self, transcripts: Sequence[Transcript]) -> list[float]:
-        """A number for each round, the same each time."""
-        return [float(np.random.default_rng([self.seed, t.seed, len(t.speeches)]).random()) for t in transcripts]
+        """A number for each round, the same each time, and another one where something else is said."""
+        said = [hash_of(*((speech.speaker, speech.text) for speech in t.speeches)) for t in transcripts]
+        seeds = zip(transcripts, said, strict=True)
+        return [float(np.random.default_rng([self.seed, t.seed, spoken]).random()) for t, spoken in seeds]
+
+
+def judge_without_model(name: str) -> Judge | None:
+    """The judge of the names `random` and `letter:X`; None for any other name, which is a model's."""
+    if name == RANDOM:
+        return RandomJudge()
+    return LetterJudge(name.removeprefix(LETTER)) if name.startswith(LETTER) else None
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """Models as players and judges by their specs, each loaded once a process."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
-from lmgym.apps.debate.players.judges import ScorerJudge
-from lmgym.apps.debate.players.protocol import SpeechPlayer
+from lmgym.apps.debate.players.judges import RANDOM, ScorerJudge, judge_without_model
+from lmgym.apps.debate.players.protocol import SAMPLING, Judge, SpeechPlayer
+from lmgym.apps.debate.players.scripted import ScriptedPlayer, say_letters
 from lmgym.apps.debate.prompts.wordings import PromptSet
+from lmgym.environments.players import Player
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.model_specs import load_generator
 from lmgym.generation.openai_server import CONCURRENCY, MOST_LOGPROBS
@@ -16,10 +19,17 @@ from lmgym.scoring.protocol import Scorer
 _load = cache(load_generator)
 
 
-def model_player(name: str, temperature: float = 0.7, concurrency: int = CONCURRENCY) -> SpeechPlayer:
-    """A debater, or a judge that writes, of any model's spec; long texts are cut, a server refuses them."""
+def model_player(
+    name: str, temperature: float = 0.7, concurrency: int = CONCURRENCY, sampling: Sampling = SAMPLING
+) -> Player:
+    """A debater, or a judge that writes, of any model's spec; long texts are cut, a server refuses them.
+
+    `random` is a debater of random letters. `sampling` has what else a debater samples by, such as top_p.
+    """
+    if name == RANDOM:
+        return ScriptedPlayer(say_letters)
     generator: Generator = _load(name, concurrency)
-    return SpeechPlayer(generator, Sampling(temperature=temperature), on_long="cut")
+    return SpeechPlayer(generator, replace(sampling, temperature=temperature), on_long="cut")
 
 
 def name_scorer(name: str, on_long: Literal["refuse", "cut"] = "refuse", concurrency: int = CONCURRENCY) -> Scorer:
@@ -41,6 +51,11 @@ def name_scorer(name: str, on_long: Literal["refuse", "cut"] = "refuse", concurr
     return NameJudge(generator.model, generator.tokenizer, on_long, decoder=generator.decoder)
 
 
-def model_judge(name: str, prompts: PromptSet, concurrency: int = CONCURRENCY) -> ScorerJudge:
-    """A judge by the P of both names in both orders, of any model's spec; long texts are cut, a server refuses them."""
+def model_judge(name: str, prompts: PromptSet, concurrency: int = CONCURRENCY) -> Judge:
+    """A judge by the P of both names in both orders, of any model's spec; long texts are cut, a server refuses them.
+
+    `random` and `letter:X` are judges without a model.
+    """
+    if judge := judge_without_model(name):
+        return judge
     return ScorerJudge(name_scorer(name, "cut", concurrency), prompts, both_orders=True)

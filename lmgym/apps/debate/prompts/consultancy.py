@@ -26,6 +26,10 @@ PROMPTS = {tag: wording for tag, wording in debate.PROMPTS.items() if tag != "op
     "opening": (
         "Give your first speech, in at most <MAX_TOKENS> tokens: say why your answer is right, and quote the text."
     ),
+    "shown_scratchpad": (
+        "Before you speak, list the quotes that help you, each within <quote> and </quote>, and then plan your speech. "
+        "The judge reads these notes."
+    ),
     "speech": (
         "Give your speech for round <ROUND>, in at most <MAX_TOKENS> tokens: add to what you said, and quote the text."
     ),

@@ -16,6 +16,7 @@ PROMPTS = {
         "Question: <TOPIC>\n\nAnswer of <FIRST_NAME>: <FIRST_POSITION>\nAnswer of <SECOND_NAME>: <SECOND_POSITION>",
     ),
     "speech_heard": "Round <ROUND>, <SPEAKER>:",
+    "scratchpad_heard": "Notes of <SPEAKER> before round <ROUND>, which only you read:",
     "question": "Ask the debaters one question whose answer would help you to decide.",
     "question_past": "You asked the debaters this question.",
     "pick": "Who is to speak next? Answer with <FIRST_NAME> or <SECOND_NAME>.",

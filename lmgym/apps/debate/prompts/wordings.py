@@ -25,7 +25,9 @@ TAGS = {
     "opponent_speech": "before a speech of the opponent",
     "speech_heard": "before a speech, for the judge",
     "scratchpad": "asks a debater for private notes",
+    "shown_scratchpad": "asks a debater for notes that the judge reads",
     "scratchpad_past": "before notes that it has made",
+    "scratchpad_heard": "before a debater's notes, for the judge",
     "position": "asks a debater to choose its answer: 1 or 2",
     "position_past": "before the choice that it has made",
     "question": "asks the judge for a question",
@@ -56,7 +58,7 @@ VALUES = {
     "MAX_TOKENS": "limit of what is asked for",
 }
 OF_DEBATERS = frozenset(("NAME", "OPPONENT_NAME", "POSITION", "OPPONENT_POSITION"))
-FOR_JUDGE = frozenset(("overall", "before_debate_judge", "judge", "speech_heard", "verdict")) | {
+FOR_JUDGE = frozenset(("overall", "before_debate_judge", "judge", "speech_heard", "scratchpad_heard", "verdict")) | {
     f"{kind}{ending}" for kind in ("question", "pick", "reasoning") for ending in ("", "_past")
 }
 VALUE = re.compile("<([A-Z][A-Z_]*)>")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from lmgym.apps.debate.formats import Format
@@ -11,7 +11,7 @@ from lmgym.apps.debate.prompts.wordings import PromptSet
 from lmgym.apps.debate.questions import Question
 from lmgym.config import SEED, Range, check_ranges
 from lmgym.environments.players import Player
-from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, NAME, InputError, shown
+from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, NAME, InputError, listed, shown
 
 MOST_SHARDS = 10_000
 SHARD = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
@@ -27,10 +27,11 @@ class TournamentConfig:
     """rounds to play, of the schedule's first; none: all of them"""
     questions: Annotated[int | None, Range(1, MOST_STEPS, also=(None,))] = None
     """number of questions; none: the experiment's own"""
-    pairs: Literal["round_robin", "self_play", "custom"] = "round_robin"
-    """who meets whom: each pair of players, each player itself, or those of --custom"""
+    pairs: Literal["round_robin", "capped", "self_play", "custom"] = "round_robin"
+    """who meets whom: each pair of players, each player itself, or those of --custom; capped: each pair, on a part of
+    the questions, so that no player meets a question in two pairs"""
     custom: tuple[str, ...] = ()
-    """pairs as first:second, which speak in this order"""
+    """pairs as first:second, which speak in this order; with --pairs capped: the only ones of those to play"""
     share: Annotated[float, Range(0, 1, above=True)] = 1.0
     """part of the questions that each pair plays; pairs play different parts"""
     replicates: Annotated[int, Range(1, MOST_STEPS)] = 1
@@ -39,6 +40,8 @@ class TournamentConfig:
     """flipped: each round is played again with the sides exchanged; alternate: they change from question to question"""
     seed: Annotated[int, SEED] = 0
     """of questions, sides and samples"""
+    previous_run: str | None = None
+    """a file or folder of transcripts, ours or NYU's, whose questions are played instead of the experiment's"""
     dataset: str = ""
     """file of questions that the experiment reads"""
     model: str = ""
@@ -72,7 +75,7 @@ class TournamentConfig:
         check_ranges(self)
         if not NAME.fullmatch(self.name):
             raise InputError(f"name={shown(self.name)}; needed: letters, digits, '.', '_' and '-'")
-        if (self.pairs == "custom") != bool(self.custom):
+        if (self.custom and self.pairs not in ("custom", "capped")) or (self.pairs == "custom" and not self.custom):
             raise InputError(
                 f"pairs={self.pairs}, custom={list(self.custom)}; needed: --pairs custom with --custom a:b"
             )
@@ -80,6 +83,12 @@ class TournamentConfig:
             raise InputError(
                 f"convert={self.convert} without transcripts; needed: --transcripts FOLDER, of consultancies"
             )
+        if self.pairs == "capped" and self.share != 1:
+            raise InputError(
+                f"pairs=capped with share={self.share}; needed: one of the two, as capped has its own parts"
+            )
+        if self.previous_run is not None and self.transcripts is not None:
+            raise InputError("previous_run with transcripts, which have their questions; needed: one of the two")
         if self.branching and self.transcripts is not None:
             raise InputError("branching with transcripts, whose speeches are given; needed: one of the two")
         _ = self.shard_numbers
@@ -110,6 +119,8 @@ class Tournament:
     format: Format
     prompts: PromptSet
     judge_name: str = "judge"
+    own_prompts: Mapping[str, PromptSet] = field(default_factory=dict)
+    """the sets of single debaters by name, in place of `prompts`"""
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -131,8 +142,15 @@ class Tournament:
                 f"the judge is a {type(self.judge).__name__}, without p_first or act; needed: a judge, such as "
                 "ScorerJudge(scorer, prompts), or a player that writes"
             )
+        if unknown := self.own_prompts.keys() - self.players.keys():
+            raise InputError(f"own_prompts of {listed(sorted(unknown))}; needed: of the players {listed(self.players)}")
         if self.format.debaters and not self.players:
             raise InputError(f"no players for a {self.format.name}; needed: at least 1")
+
+    def own_prompts_of(self, names: Sequence[str]) -> dict[str, PromptSet]:
+        """The sets of a round's debaters who have their own, by agent; `names` are the players, Debater_A first."""
+        agents = zip(self.format.debaters, names, strict=True)
+        return {agent: self.own_prompts[name] for agent, name in agents if name in self.own_prompts}
 
     def with_tokens(self, speech: int | None, judge: int | None) -> "Tournament":
         """The tournament with other limits of tokens; None keeps them."""

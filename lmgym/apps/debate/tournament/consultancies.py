@@ -42,7 +42,7 @@ def _as_first(transcript: Transcript) -> Transcript:
     where, needed = f"round {transcript.number}", "--convert double needs consultancies"
     if len(speakers) != 1:
         raise InputError(f"{where}, a {transcript.format.name}, has {len(speakers)} speakers; {needed}, of one speaker")
-    if any(speech.kind in HEARD for speech in transcript.speeches):
+    if any(speech.kind in HEARD and speech.speaker == JUDGE for speech in transcript.speeches):
         raise InputError(f"{where} has questions of its judge, which the other one did not hear; {needed} without them")
     if speakers == {FIRST}:
         return transcript

@@ -4,14 +4,16 @@ A batch is written as a whole and synced; a line that a kill has cut is removed,
 round is lost, and none is there twice.
 """
 
+import glob
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lmgym.apps.debate.nyu import in_order, read_nyu_file, read_text
+from lmgym.apps.debate.questions import Question
 from lmgym.apps.debate.transcript import Transcript, read_lines, to_row
 from lmgym.errors import InputError, regular, shown, shown_path
 from lmgym.masking import mask_keys
@@ -50,8 +52,9 @@ def read_played(path: Path) -> list[Transcript]:
 def read_transcripts(path: str | Path) -> list[Transcript]:
     """The transcripts of a file, or of a tournament's folder with all of its shards, by number; nothing is changed.
 
-    A file or folder may also have debates in NYU's shapes (.json, .jsonl), which are numbered in their order. Raises
-    InputError for a file that does not exist or is none, for other schemas, and for a round that is there twice.
+    A file or folder may also have debates in NYU's shapes (.json, .jsonl), which are numbered in their order; so may
+    one run's files in a folder of several, by the beginning of their names: outputs/transcripts/TIME. Raises InputError
+    for a file that does not exist or is none, for other schemas, and for a round that is there twice.
     """
     if nyu := _nyu_files(Path(path)):
         found = [transcript for file in nyu for transcript in read_nyu_file(file)]
@@ -75,6 +78,14 @@ def read_transcripts(path: str | Path) -> list[Transcript]:
     return sorted(transcripts, key=lambda transcript: transcript.number)
 
 
+def questions_of(transcripts: Iterable[Transcript]) -> list[Question]:
+    """The questions of rounds, each once, in the order of the rounds."""
+    found: dict[str, Question] = {}
+    for transcript in transcripts:
+        found.setdefault(transcript.question.key, transcript.question)
+    return list(found.values())
+
+
 def has_transcripts(folder: Path) -> bool:
     """True for the folder of a tournament that has played a round, in any of its shards."""
     return folder.is_dir() and bool(_files(folder))
@@ -87,6 +98,8 @@ def _files(given: Path) -> list[Path]:
 
 def _nyu_files(given: Path) -> list[Path]:
     """The files of debates in NYU's shapes; none for a tournament's file or folder."""
+    if not given.exists():  # the beginning of the names of a run's files, TIME of TIME_0_0.json
+        return sorted(given.parent.glob(f"{glob.escape(given.name)}_*.json"), key=in_order)
     if given.is_file():
         return [] if given.name == TRANSCRIPTS or _is_ours(given) else [given]
     if (given / SETTINGS).is_file() or _files(given):

@@ -36,7 +36,8 @@ def play_rounds(
         )
         for scheduled, own in zip(rounds, names, strict=True)
     ]
-    played = play_on(begun, tournament.prompts, players, slot_seeds(seed))
+    own_prompts = [tournament.own_prompts_of(scheduled.players) for scheduled in rounds]
+    played = play_on(begun, tournament.prompts, players, slot_seeds(seed), own_prompts=own_prompts)
     return add_p_first(played, tournament.judge) if p_after_speeches else played
 
 
@@ -73,15 +74,21 @@ def play_on(
     seed_of: SeedOf,
     slots: Sequence[int] | None = None,
     verdict: Literal["agent", "scorer"] = "agent",
+    own_prompts: Sequence[Mapping[str, PromptSet]] | None = None,
 ) -> list[Transcript]:
     """The rounds played to their ends from these slots (None: after their last speeches).
 
-    `players` are those of all rounds, or a mapping for each. Samples that they note are kept with the speeches. An
-    exception of a player or a round ends the play; so does an action that failed, as an InputError.
+    `players` are those of all rounds, or a mapping for each; `own_prompts` are those of agents in each round. Samples
+    that players note are kept with the speeches. An exception of a player or a round ends the play; so does an action
+    that failed, as an InputError.
     """
     places = [None] * len(transcripts) if slots is None else slots
     tasks = [{"transcript": t, "slot": slot} for t, slot in zip(transcripts, places, strict=True)]
-    rounds = [Debate(transcript.format, prompts, verdict=verdict) for transcript in transcripts]
+    own = own_prompts or [{}] * len(transcripts)
+    rounds = [
+        Debate(transcript.format, prompts, verdict=verdict, own_prompts=sets)
+        for transcript, sets in zip(transcripts, own, strict=True)
+    ]
     seeds = [transcript.seed for transcript in transcripts]
     episodes = play(rounds, tasks, seeds, players, seed_of=seed_of, watch=_refuse_failed, stops=(Exception,))
     return [_with_samples(round, episode) for round, episode in zip(rounds, episodes, strict=True)]

@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lmgym.apps.debate.tournament.files import (
     TRANSCRIPTS,
     append,
     check_settings,
+    questions_of,
     read_played,
     read_transcripts,
     shard_folder,
@@ -53,10 +55,14 @@ def run_tournament(config: TournamentConfig, setup: Setup) -> None:
     recorded = _recorded(config)
     tournament = setup(config)
     tournament = tournament.with_tokens(config.speech_tokens, config.judge_tokens)
+    if config.previous_run is not None:
+        questions = questions_of(read_transcripts(config.previous_run))[: config.questions]
+        tournament = replace(tournament, questions=questions)
     if recorded and not config.convert:
         _check_speakers(recorded, tournament.format)
     for format in {t.format for t in recorded or ()} or {tournament.format}:
-        read_prompts(tournament.prompts, needed_tags(format))
+        for prompts in (tournament.prompts, *tournament.own_prompts.values()):
+            read_prompts(prompts, needed_tags(format))
     if recorded is None:
         rounds: Sequence[Any] = make_schedule(
             config, list(tournament.players), len(tournament.questions), tournament.format

@@ -35,8 +35,11 @@ def make_schedule(
     Raises InputError for unknown players, and for more rounds than there are.
     """
     pairs = _pairs(config, names, len(format.debaters))
-    each = max(1, round(config.share * questions))
-    plays = [{(i * each + j) % questions for j in range(each)} for i in range(len(pairs))]
+    if config.pairs == "capped":
+        plays = [_capped(names, pair, questions) for pair in pairs]
+    else:
+        each = max(1, round(config.share * questions))
+        plays = [{(i * each + j) % questions for j in range(each)} for i in range(len(pairs))]
     rounds: list[ScheduledRound] = []
     for replicate in range(config.replicates):
         for question in range(questions):
@@ -63,6 +66,8 @@ def hash_seed(*numbers: int | str) -> int:
 def _pairs(config: TournamentConfig, names: Sequence[str], debaters: int) -> list[tuple[str, ...]]:
     if debaters == 0:
         return [()]
+    if config.pairs == "capped":
+        return _capped_pairs(config.custom, names, debaters)
     if config.pairs == "custom":
         return [_custom(pair, names, debaters) for pair in config.custom]
     if debaters == 1:
@@ -70,6 +75,31 @@ def _pairs(config: TournamentConfig, names: Sequence[str], debaters: int) -> lis
     if config.pairs == "self_play" or len(names) == 1:
         return [(name, name) for name in names]
     return list(combinations(names, 2))
+
+
+def _capped_pairs(custom: Sequence[str], names: Sequence[str], debaters: int) -> list[tuple[str, ...]]:
+    """Each pair of different players, or those of --custom, in the players' order."""
+    if debaters != 2 or len(names) < 2:
+        raise InputError(
+            f"pairs=capped with {len(names)} player(s) and {debaters} debater(s) a round; needed: at least 2 players, "
+            "and a format with two debaters"
+        )
+    pairs = list(combinations(names, 2))
+    wanted = {frozenset(_custom(pair, names, debaters)) for pair in custom}
+    if any(len(pair) < 2 for pair in wanted):
+        raise InputError("pairs=capped with a player that meets itself in custom; needed: two players")
+    return [pair for pair in pairs if not wanted or frozenset(pair) in wanted]
+
+
+def _capped(names: Sequence[str], pair: Sequence[str], questions: int) -> set[int]:
+    """The questions of a pair: of as many parts as there are players, that with the number i + j - 1.
+
+    A player meets each of the others on another part. Raises InputError for fewer questions than players.
+    """
+    if (size := questions // len(names)) == 0:
+        raise InputError(f"pairs=capped with {questions} question(s) and {len(names)} players; needed: one a player")
+    part = (names.index(pair[0]) + names.index(pair[1]) - 1) % len(names)
+    return set(range(part * size, (part + 1) * size))
 
 
 def _custom(text: str, names: Sequence[str], debaters: int) -> tuple[str, ...]:

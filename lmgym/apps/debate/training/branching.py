@@ -93,7 +93,8 @@ def grow_rounds(
         raise InputError("a tree of rounds needs probabilities, and the judge writes; needed: a judge with p_first")
     by_players: dict[tuple[str, ...], list[Debate]] = {}
     for scheduled in rounds:
-        debate = Debate(tournament.format, tournament.prompts, verdict="scorer")
+        own = tournament.own_prompts_of(scheduled.players)
+        debate = Debate(tournament.format, tournament.prompts, verdict="scorer", own_prompts=own)
         question = tournament.questions[scheduled.question]
         debate.reset({**question.task, "flipped": scheduled.flipped}, scheduled.seed)
         by_players.setdefault(scheduled.players, []).append(debate)

@@ -11,9 +11,10 @@ from lmgym.runs.launch import launch
 @click.argument("folder")
 @click.option(
     "--kind",
-    type=click.Choice(["sft", "preferences"]),
+    type=click.Choice(["sft", "preferences", "judge"]),
     required=True,
-    help="sft: what debaters read and said; preferences: what best-of-n debaters said, and did not say",
+    help="sft: what debaters read and said; preferences: what best-of-n debaters said, and did not say; judge: what "
+    "the judge reads, and who is right",
 )
 @click.option("--output", required=True, help="file for the rows: .jsonl")
 @click.option(
@@ -39,25 +40,30 @@ def data(folder: str, kind: str, output: str, speakers: str, preference: str, pr
 def _write(folder: str, kind: str, output: Path, speakers, preference, prompts: str | None) -> None:
     from lmgym.apps.debate.tournament.files import read_transcripts
     from lmgym.apps.debate.training.preferences import PREFERENCES
-    from lmgym.apps.debate.training.rows import preference_rows, read_prompt_file, sft_rows
+    from lmgym.apps.debate.training.rows import judge_rows, preference_rows, read_prompt_file, sft_rows
     from lmgym.console import say
     from lmgym.errors import InputError, shown_path
     from lmgym.runs.files import write_lines
 
     wordings = read_prompt_file(prompts) if prompts else None
     rounds = read_transcripts(folder)
-    rows = list(
-        sft_rows(rounds, wordings, speakers)
-        if kind == "sft"
-        else preference_rows(rounds, PREFERENCES[preference], wordings)
-    )
-    unknown = sum(not t.correct if speakers == "right" else not t.verdict for t in rounds) if kind == "sft" else 0
+    if kind == "preferences":
+        rows, speakers = list(preference_rows(rounds, PREFERENCES[preference], wordings)), "all"
+    elif kind == "judge":
+        rows, speakers = list(judge_rows(rounds, wordings)), "right"
+    else:
+        rows = list(sft_rows(rounds, wordings, speakers))
+    unknown = sum(not t.correct if speakers == "right" else not t.verdict for t in rounds) if speakers != "all" else 0
     lack = {
         "right": "no known right answer (correctAnswer, or the judge's probabilities with isJudgeCorrect)",
         "won": "no verdict (the judge's probabilities)",
     }.get(speakers)
     if not rows:
-        why = "speeches by such debaters" if kind == "sft" else "samples with several scores: play with a BestOfNPlayer"
+        why = {
+            "sft": "speeches by such debaters",
+            "preferences": "samples with several scores: play with a BestOfNPlayer",
+            "judge": "rounds whose right answer is known",
+        }[kind]
         found = f"; {unknown:,} of them have {lack}" if unknown and lack else ""
         raise InputError(f"the {len(rounds)} rounds of {shown_path(folder)} have no row{found}; needed: {why}")
     if unknown and lack:

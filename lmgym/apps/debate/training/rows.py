@@ -12,7 +12,7 @@ from typing import Any, Literal
 from lmgym.apps.debate.formats import DEBATERS, Format
 from lmgym.apps.debate.prompts import consultancy, debate, open_debate
 from lmgym.apps.debate.prompts.wordings import Prompts, PromptSet, read_prompts
-from lmgym.apps.debate.rendering import conversation_for, needed_tags
+from lmgym.apps.debate.rendering import conversation_for, judge_conversation, needed_tags
 from lmgym.apps.debate.training.preferences import Preference
 from lmgym.apps.debate.transcript import Speech, Transcript
 from lmgym.errors import InputError, shown_path
@@ -20,7 +20,7 @@ from lmgym.runs.user_code import import_file
 from lmgym.text import Conversation, messages
 
 Speakers = Literal["all", "right", "won"]
-OF_DEBATERS = frozenset(("speech", "scratchpad"))
+OF_DEBATERS = frozenset(("speech", "scratchpad", "shown_scratchpad"))
 Row = dict[str, Any]
 
 
@@ -38,6 +38,18 @@ def sft_rows(
             if speech.kind in OF_DEBATERS and speech.speaker in kept and (said := literal(speech)):
                 read = conversation_for(wordings.of(transcript.format), transcript, speech.speaker, speech.slot)
                 yield {"prompt": messages(read), "completion": said}
+
+
+def judge_rows(transcripts: Iterable[Transcript], prompts: PromptSet | None = None) -> Iterator[Row]:
+    """`prompt` (messages) and `completion`: what the judge of each round reads, and the name with the right answer.
+
+    Rounds whose right answer is not known have no row. `prompts`: None is our set for the format.
+    """
+    wordings = _Wordings(prompts)
+    for transcript in transcripts:
+        if transcript.correct:
+            read = judge_conversation(wordings.of(transcript.format), transcript)
+            yield {"prompt": messages(read), "completion": transcript.correct}
 
 
 def preference_rows(

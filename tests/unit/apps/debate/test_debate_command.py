@@ -80,6 +80,16 @@ def test_experiments_are_found_by_name_or_path(tmp_path: Path) -> None:
         find_tournament("absent/mine.py")
 
 
+@pytest.mark.parametrize("name", ["experiment.yaml", "./experiment.yml", "./experiment.txt"])
+def test_a_file_that_is_no_python_is_never_run(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("open('ran', 'w')\n")
+    done = lmgym(tmp_path, name, "--rounds", "1")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "is no Python file; needed: an experiment" in done.stderr
+    assert ("lmgym from nyu" in done.stderr) == ("yaml" in name or "yml" in name)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_judge_is_audited_from_the_shell(tmp_path: Path) -> None:
     done = lmgym(tmp_path, "audit", "letter:e", "--questions", "12")
     assert done.returncode == 0, done.stderr

@@ -164,6 +164,27 @@ def test_notes_are_their_authors_alone() -> None:
     ]  # fmt: skip
 
 
+def test_shown_notes_are_read_by_the_judge_and_not_by_the_opponent() -> None:
+    said = {FIRST: ["note-A1", A1], SECOND: ["note-B1", B1], JUDGE: ["Debater_A"]}
+    shown = debate(1).with_scratchpads(tokens=7, shown=True)
+    assert [slot.max_tokens for slot in shown.slots] == [7, 300, 150]
+    round, read = play(shown, debate_set.PROMPTS, said)
+    assert read == [
+        (FIRST, []), (SECOND, []), (FIRST, ["note-A1"]), (SECOND, ["note-B1"]), (JUDGE, [A1, B1, "note-A1", "note-B1"]),
+    ]  # fmt: skip
+    assert from_row(json.loads(json.dumps(to_row(round.transcript)))) == round.transcript
+
+
+def test_an_agent_may_have_wordings_of_its_own() -> None:
+    own = {SECOND: debate_set.PROMPTS | {"opening": "Sing, <NAME>."}}
+    round = Debate(debate(1), debate_set.PROMPTS, own_prompts=own)
+    first, second = (observation.prompt.turns[-1].text for observation in round.reset(TASK, seed=0).values())
+    assert second.endswith("Sing, Debater_B.")
+    assert "Give your opening speech" in first
+    with pytest.raises(InputError, match="unknown tags sing"):
+        Debate(debate(1), debate_set.PROMPTS, own_prompts={FIRST: debate_set.PROMPTS | {"sing": "x"}})
+
+
 def test_what_was_asked_becomes_what_was_said_and_roles_alternate() -> None:
     round = Debate(debate(2), debate_set.PROMPTS)
     round.reset(TASK, 0)

@@ -1,10 +1,14 @@
 """Rounds in NYU's two shapes."""
 
+import json
+from pathlib import Path
+
 import pytest
 from nyu_rounds import to_nyu
 
 from lmgym.apps.debate.formats import FIRST, JUDGE, SECOND
 from lmgym.apps.debate.nyu import read_nyu
+from lmgym.apps.debate.tournament.files import questions_of, read_transcripts
 from lmgym.apps.debate.tournament.results import tournament_results
 from lmgym.errors import InputError
 
@@ -175,3 +179,16 @@ def test_samples_of_a_best_of_n_debater_are_candidates() -> None:
 def test_other_shapes_are_refused(row: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_nyu(row)
+
+
+def test_a_runs_files_are_read_by_the_beginning_of_their_names(tmp_path: Path) -> None:
+    for name in ("2024-03-11_16:29:23_0_0", "2024-03-11_16:29:23_10_0", "2024-03-11_16:29:23_2_0", "2024-03-12_0_0"):
+        metadata = LONG["metadata"] | {"debate_identifier": name}
+        (tmp_path / f"{name}.json").write_text(json.dumps(LONG | {"metadata": metadata}))
+    found = read_transcripts(tmp_path / "2024-03-11_16:29:23")
+    assert [t.question.id.rpartition("23_")[2] for t in found] == ["0_0", "2_0", "10_0"]
+    assert [t.number for t in found] == [0, 1, 2]
+    assert len(read_transcripts(tmp_path)) == 4
+    assert len(questions_of(found)) == 1  # one question of one text, whatever the debates are called
+    with pytest.raises(InputError, match="has no transcripts"):
+        read_transcripts(tmp_path / "2024-03-1")

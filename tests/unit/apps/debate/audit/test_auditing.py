@@ -99,7 +99,7 @@ def test_chance_and_letters() -> None:
     letters = {e.bias: e for e in audit_judge(LetterJudge("l"), ROUNDS, "el").effects}
     assert (letters["letter l"].verdict, letters["letter e"].effect.value) == ("biased", 0)
     random = audit_judge(RandomJudge(), ROUNDS).effects
-    assert next(e for e in random if e.bias == "longer").effect.value == 0  # its numbers do not depend on what is said
+    assert not [effect.bias for effect in random if effect.verdict == "biased"]
 
 
 def test_changes_are_what_they_say() -> None:

@@ -9,6 +9,7 @@ from acting import TOKENIZER, Scripted
 
 from lmgym.apps.debate.debate import Debate
 from lmgym.apps.debate.formats import DEBATERS, FIRST, JUDGE, SECOND, debate, interactive_debate
+from lmgym.apps.debate.players import models
 from lmgym.apps.debate.players.judges import (
     JudgePlayer,
     JudgeReward,
@@ -17,9 +18,11 @@ from lmgym.apps.debate.players.judges import (
     ScorerJudge,
     won,
 )
+from lmgym.apps.debate.players.models import model_judge, model_player
 from lmgym.apps.debate.players.name_judge import NameJudge
 from lmgym.apps.debate.players.probe import LinearProbe
 from lmgym.apps.debate.players.protocol import request_for
+from lmgym.apps.debate.players.scripted import ScriptedPlayer, say_letters
 from lmgym.apps.debate.players.served_judge import ServedNameJudge, p_first_of
 from lmgym.apps.debate.prompts.debate import PROMPTS
 from lmgym.apps.debate.transcript import Transcript
@@ -54,6 +57,16 @@ def test_a_random_judge_judges_a_round_the_same_each_time() -> None:
     first, second = RandomJudge(1).p_first(rounds)
     assert first == second
     assert [first] != RandomJudge(2).p_first(rounds[:1])
+    assert [first] != RandomJudge(1).p_first([spoken("a", "c")])
+
+
+def test_judges_without_a_model_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "_load", None)  # no model is loaded
+    assert model_judge("random", PROMPTS) == RandomJudge()
+    assert model_judge("letter:q", PROMPTS) == LetterJudge("q")
+    with pytest.raises(InputError, match="needed: one character"):
+        model_judge("letter:", PROMPTS)
+    assert model_player("random") == ScriptedPlayer(say_letters)
 
 
 def mentions(conversations, names) -> list[float]:

@@ -26,6 +26,8 @@ from lmgym.errors import InputError
     [
         (judge_alone(), judge_set.PROMPTS),
         (debate(2).with_scratchpads().with_reasoning(), debate_set.PROMPTS),
+        (debate(2).with_scratchpads(shown=True), debate_set.PROMPTS),
+        (consultancy(2).with_scratchpads(shown=True), consultancy_set.PROMPTS),
         (interactive_debate(2), debate_set.PROMPTS),
         (moderated_debate(2), debate_set.PROMPTS),
         (consultancy(2), consultancy_set.PROMPTS),

@@ -55,6 +55,41 @@ def test_every_round_is_played_once_with_p_after_each_slot(whole: Path) -> None:
     assert (results["rounds"], results["questions"]) == (18, 3)
 
 
+def test_a_previous_run_gives_its_questions(whole: Path, tmp_path: Path) -> None:
+    def others(config: TournamentConfig) -> Tournament:
+        return replace(setup(config), questions=synthetic_questions(5, facts=4, seed=9))
+
+    again = replace(CONFIG, previous_run=str(whole), questions=2, output=str(tmp_path / "again"))
+    run_tournament(again, others)
+    assert [row["question"] for row in lines(tmp_path / "again")][::6] == [row["question"] for row in lines(whole)][
+        :12:6
+    ]
+    assert len(lines(tmp_path / "again")) == 12
+    with pytest.raises(InputError, match="has rounds with other settings: questions changed"):
+        run_tournament(replace(again, questions=1), others)
+
+
+def test_a_debater_with_wordings_of_its_own_reads_them_on_either_side(tmp_path: Path) -> None:
+    read: list[str] = []
+
+    def note(round, agent, rng) -> str:
+        asked = round.observation(agent).prompt.turns[-1].text
+        read.append(f"{round.transcript.players[agent]}: {asked.rpartition('. ')[2]}")
+        return "so"
+
+    def own(config: TournamentConfig) -> Tournament:
+        players = dict.fromkeys(("plain", "sings"), ScriptedPlayer(note))
+        prompts = {"sings": PROMPTS | {"opening": "Now. Sing"}}
+        return replace(setup(config), players=players, format=debate(1), own_prompts=prompts)
+
+    run_tournament(replace(CONFIG, output=str(tmp_path / "own"), questions=1), own)
+    assert {line for line in read if line.startswith("sings")} == {"sings: Sing"}
+    assert len(read) == 12
+    assert not [line for line in read if line.startswith("plain") and "Sing" in line]
+    with pytest.raises(InputError, match="own_prompts of nobody; needed: of the players quotes"):
+        replace(setup(CONFIG), own_prompts={"nobody": PROMPTS})
+
+
 @pytest.mark.parametrize("batch", [1, 5, 100])
 def test_batches_change_nothing(whole: Path, tmp_path: Path, batch: int) -> None:
     other = tmp_path / "other"

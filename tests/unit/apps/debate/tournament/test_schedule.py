@@ -64,6 +64,28 @@ def test_pairs_with_a_share_play_different_questions_as_often_as_there_are_enoug
     }  # fmt: skip
 
 
+def test_in_a_capped_round_robin_no_player_meets_a_question_in_two_pairs() -> None:
+    rounds = schedule(replace(CONFIG, pairs="capped", sides="fixed"), questions=13, names=["a", "b", "c", "d"])
+    found = {pair: sorted(r.question for r in rounds if r.players == pair) for pair in {r.players for r in rounds}}
+    # of 4 parts with 3 questions, by hand: the part of players i and j is (i + j - 1) mod 4
+    parts = {("a", "b"): 0, ("a", "c"): 1, ("a", "d"): 2, ("b", "c"): 2, ("b", "d"): 3, ("c", "d"): 0}
+    assert found == {pair: [3 * part, 3 * part + 1, 3 * part + 2] for pair, part in parts.items()}
+    met = Counter((name, r.question) for r in rounds for name in r.players)
+    assert set(met.values()) == {1}
+
+
+def test_a_part_of_a_capped_round_robin_has_the_questions_that_it_has_in_the_whole() -> None:
+    config = replace(CONFIG, pairs="capped", sides="fixed")
+    whole, part = (schedule(one, questions=6) for one in (config, replace(config, custom=("c:b",))))
+    assert {(r.players, r.question) for r in part} == {(("b", "c"), 4), (("b", "c"), 5)}
+    assert {(r.players, r.question) for r in part} < {(r.players, r.question) for r in whole}
+    for wrong, questions, message in ((("a:a",), 6, "a player that meets itself"), ((), 2, "2 question")):
+        with pytest.raises(InputError, match=message):
+            schedule(replace(config, custom=wrong), questions)
+    with pytest.raises(InputError, match="a format with two debaters"):
+        schedule(config, 6, format=consultancy())
+
+
 def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_replicates_have_other_seeds() -> None:
     whole = schedule(replace(CONFIG, replicates=2))
     assert schedule(replace(CONFIG, replicates=2, rounds=7)) == whole[:7]
@@ -81,6 +103,9 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_replicates_have_othe
         ({"shard": "3/2"}, "shard='3/2'; needed: i/n"),
         ({"custom": ("a:b",)}, "needed: --pairs custom"),
         ({"pairs": "custom"}, "needed: --pairs custom"),
+        ({"custom": ("a:b",), "pairs": "self_play"}, "needed: --pairs custom"),
+        ({"pairs": "capped", "share": 0.5}, "capped has its own parts"),
+        ({"previous_run": "a", "transcripts": "b"}, "needed: one of the two"),
         ({"share": 0.0}, "share=0"),
         ({"batch": 0}, "batch=0"),
         ({"name": "a/b"}, "name='a/b'"),

@@ -75,6 +75,20 @@ def test_the_command_writes_rows_that_dpo_reads(played: Transcript, tmp_path: Pa
     assert [turn.speaker for turn in pair.conversation.turns] == ["user", "bot", "user"]
 
 
+def test_a_judge_learns_the_right_answers_name_behind_what_it_reads(played: Transcript, tmp_path: Path) -> None:
+    unknown = replace(played, number=1, question=replace(played.question, correct=None))
+    append(tmp_path / "transcripts.jsonl", [played, unknown, replace(played, number=2, flipped=True)])
+    output = tmp_path / "rows.jsonl"
+    done = CliRunner().invoke(data, [str(tmp_path), "--kind", "judge", "--output", str(output)])
+    assert "1 of 3 rounds have no known right answer" in done.output
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["completion"] for row in rows] == ["Debater_A", "Debater_B"]
+    asked = rows[0]["prompt"][-1]["content"]
+    assert "beta-2" in asked
+    assert asked.index("alpha-1") < asked.index("Who has the right answer?")
+    assert TASK["text"] not in str(rows[0]["prompt"])
+
+
 def test_rounds_without_losers_give_no_pairs(played: Transcript, tmp_path: Path) -> None:
     plain = replace(played, speeches=tuple(replace(s, candidates=()) for s in played.speeches))
     append(tmp_path / "transcripts.jsonl", [plain])

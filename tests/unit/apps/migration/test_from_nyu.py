@@ -1,0 +1,206 @@
+"""`lmgym from nyu`: what entries in the shape of NYU's debate project become; the files that it prints are played."""
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from launching import BIN, launch, run
+from nyu_configs import DEBATER, EXPERIMENT, RANDOM, STORY, both, changed, config_of, text_of, translated
+
+from lmgym.apps.debate.tournament.config import TournamentConfig
+from lmgym.cli.main import main
+from lmgym.errors import InputError
+
+
+def test_an_experiment_becomes_a_file_and_the_command_that_plays_it(tmp_path: Path) -> None:
+    [found] = translated(EXPERIMENT, tmp_path)
+    assert config_of(found) == TournamentConfig("mine", sides="flipped", temperature=0.5)
+    assert found.flags == {"model": "models/sft", "dataset": "quality.jsonl"}
+    text = text_of(found)
+    assert '"sft_1": model_player(config.model, config.temperature, config.concurrency),' in text
+    assert '"chance": ScriptedPlayer(say_letters),' in text
+    assert 'return Tournament(questions, players, judge, debate(rounds=2), PROMPTS, "random-judge")' in text
+    assert found.remarks == ["alias=sft 1 is sft_1: a name has letters, digits, '.', '_' and '-', and is one debater's"]
+    assert str(found).splitlines()[-3:] == [
+        "lmgym debate mine.py \\", "    --dataset quality.jsonl \\", "    --model models/sft",
+    ]  # fmt: skip
+
+
+TOPIC = {"use_hardcoded_topics": True, "hardcoded_topic_config": {"topic": "Who?", "positions": ["A", 'B"']}}
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "in_text"),
+    [
+        ({"flip": False}, {"sides": "fixed"}, ""),
+        ({"flip": None, "alternate": True}, {"sides": "alternate"}, ""),
+        ({"batch_size": 8}, {"batch": 8}, ""),
+        ({"multi_round_branching": "single_random"}, {"branching": "one"}, ""),
+        ({"tournament__tournament_type": "self_play_only"}, {"pairs": "self_play"}, ""),
+        (
+            {"tournament": {"tournament_type": "custom", "custom_matchups": [["chance", "sft 1"]]}},
+            {"pairs": "custom", "custom": ("chance:sft_1",)},
+            "",
+        ),
+        (
+            {"tournament": {"tournament_type": "capped_round_robin", "custom_matchups": [["chance", "sft 1"]]}},
+            {"pairs": "capped", "custom": ("chance:sft_1",)},
+            "",
+        ),
+        (
+            {"enable_self_debate": True},
+            {"pairs": "custom", "custom": ("sft_1:chance", "sft_1:sft_1", "chance:chance")},
+            "",
+        ),
+        ({"speech_structure": "default_consultancy", "num_speeches": 1}, {}, "consultancy(rounds=1), PROMPTS"),
+        ({"speech_structure": "empty_round"}, {}, "Tournament(questions, {}, judge, judge_alone(), PROMPTS"),
+        ({"speech_structure": "OPEN_DEBATE"}, {}, "import PROMPTS"),
+        (
+            {"prompt_config": TOPIC},
+            {},
+            "[Question(\"Who?\", (\"A\", 'B\"'))]",
+        ),
+        (
+            {"previous_run": {"file_path": "2024-01-30", "replicate_topics": True}},
+            {},
+            'questions_of(read_transcripts(config.previous_run or "PREVIOUS_RUN"))[: config.questions]',
+        ),
+        ({"dataset__dataset_type": "quality_debates"}, {}, "questions_of(read_transcripts(config.dataset))"),
+        (
+            {"agents__debaters": both(best_of_n={"n": 4, "opponent_n": 2, "maxmin": True})},
+            {},
+            'BestOfNPlayer(ScriptedPlayer(say_letters), judge, 4, 2, "min")',
+        ),
+        (
+            {"agents__debaters": both(scratchpad={"use_scratchpad": True, "scratchpad_word_limit": 100})},
+            {},
+            "debate(rounds=2).with_scratchpads(tokens=100)",
+        ),
+        (
+            {"agents__debaters": both(scratchpad={"use_scratchpad": True, "scratchpad_public": True})},
+            {},
+            "debate(rounds=2).with_scratchpads(shown=True)",
+        ),
+        ({"agents__judge__model_settings__model_type": "deterministic"}, {}, "judge = ScriptedPlayer(name_first)"),
+    ],
+)  # fmt: skip
+def test_settings_of_experiments(change: dict, settings: dict, in_text: str, tmp_path: Path) -> None:
+    [found] = translated(changed(EXPERIMENT, **change), tmp_path)
+    config = config_of(found)
+    assert {name: getattr(config, name) for name in settings} == settings
+    assert in_text in text_of(found)
+
+
+def test_each_debater_samples_as_it_is_told(tmp_path: Path) -> None:
+    def debater(alias: str, **params: Any) -> dict[str, Any]:
+        settings = {"model_type": "mistral", "model_file_path": f"models/{alias}", "alias": alias}
+        return {"model_settings": settings | {"generation_params": params}}
+
+    debaters = [
+        debater("a", temperature=0.2, top_p=0.9, max_new_tokens=60),
+        debater("b", do_sample=False, use_generation_penalties=True),
+    ]
+    debaters[1]["model_settings"]["nucleus"] = False
+    [found] = translated(changed(EXPERIMENT, agents__debaters=debaters), tmp_path)
+    text = text_of(found)
+    assert '"a": model_player("models/a", 0.2, config.concurrency, Sampling(top_p=0.9)),' in text
+    assert '"b": model_player("models/b", 0.0, config.concurrency, Sampling(repetition_penalty=1.2)),' in text
+    assert config_of(found).speech_tokens == 60
+    assert "model" not in found.flags
+    assert sum(line.startswith("nucleus=false: there is no beam search") for line in found.lines) == 1
+    assert "use_generation_penalties=true: a speech has no penalty on its length" in found.lines
+
+
+def test_texts_are_sent_to_a_company_by_the_users_word_alone(tmp_path: Path) -> None:
+    judge = {"model_settings": {"model_type": "openai", "alias": "judge", "model_file_path": "ft:gpt-4"}}
+    served = {"model_settings": DEBATER["model_settings"] | {"served": True, "alias": "served"}}
+    agents = {"debaters": [DEBATER, served], "judge": judge}
+    [found] = translated(changed(EXPERIMENT, agents=agents), tmp_path)
+    assert found.asked["judge_model"] == (
+        "model_type=openai: openai:ft:gpt-4, to which the texts of the rounds are then sent"
+    )
+    assert "--judge_model JUDGE_MODEL" in str(found)
+    assert "openai" not in str(found)
+    assert '"served": model_player("MODEL_OF_served", ' in text_of(found)
+    assert "fill in \"MODEL_OF_served\" in the file: served=true: vllm:URL of a server of 'models/sft'" in found.lines
+
+
+def test_recorded_debaters_are_judged_anew_a_command_a_run(tmp_path: Path) -> None:
+    debaters = [
+        {"model_settings": {"model_type": "offline", "alias": name, "offline_file_path": path}}
+        for name, path in (("32", "2024-08-15"), ("48", "/runs/2024-08-14"), ("49", "/runs/2024-08-14"))
+    ]
+    entry = changed(EXPERIMENT, agents__debaters=debaters, convert_to_double_consultancy=True, flip=False)
+    first, second = translated(entry, tmp_path, "--num_iters", "7")
+    assert first.flags == {"convert": "double", "transcripts": "outputs/transcripts/2024-08-15", "rounds": 7}
+    assert second.flags == first.flags | {"transcripts": "/runs/2024-08-14", "output": "outputs/debates/mine_2"}
+    assert "double_consultancy(rounds=2)" in text_of(first)
+    assert not second.before
+    mixed = changed(EXPERIMENT, agents__debaters=[*debaters, RANDOM])
+    with pytest.raises(InputError, match="offline or is_human beside others; needed: either kind"):
+        translated(mixed, tmp_path)
+    replication = {"tournament_type": "replication", "replication_file_paths": ["2024-08-18", "2024-08-19"]}
+    found = translated(changed(EXPERIMENT, agents__debaters=[], tournament=replication), tmp_path)
+    assert [one.flags["transcripts"] for one in found] == [
+        "outputs/transcripts/2024-08-18", "outputs/transcripts/2024-08-19",
+    ]  # fmt: skip
+
+
+def test_each_setting_without_an_equivalent_has_a_line(tmp_path: Path) -> None:
+    entry = changed(
+        EXPERIMENT,
+        prompt_config__is_memorized=True,
+        previous_run={"file_path": "2024-01-30", "replicate_topics": True, "merge_results": True},
+        dataset__shuffle_deterministically=True,
+        new_setting=3,
+        flip_everything=False,
+    )
+    entry["agents"]["debaters"][0]["model_settings"] |= {"override_prompt": "Mine", "speed": 3}
+    [found] = translated(entry, tmp_path)
+    lines = [line for line in found.remarks if not line.startswith("alias")]
+    assert [line.partition("=")[0] for line in lines] == [
+        "model_settings.speed", "override_prompt", "dataset.shuffle_deterministically", "prompt_config.is_memorized",
+        "previous_run.merge_results", "new_setting",
+    ]  # fmt: skip
+    assert 'Tournament(..., own_prompts={"sft_1": PROMPTS | {...}})' in lines[1]
+    assert lines[-1] == "new_setting=3: no equivalent"
+
+
+def lmgym(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    return run(launch("fork", *words, script=BIN / "lmgym"), cwd=folder, HOME=str(folder))
+
+
+PLAYED = {
+    "debate": ({}, "judge: accuracy"),
+    "open_debate": (
+        {"speech_structure": "open_debate", "agents__judge__model_settings__model_type": "repetitive"},
+        "judge: accuracy",
+    ),
+    "best_of_n": ({"agents__debaters": both(best_of_n={"n": 2, "opponent_n": 1})}, "judge: accuracy"),
+    "trees": ({"multi_round_branching": "half", "num_speeches": 1}, "preference rows of"),
+    "notes": (
+        {"agents__debaters": both(scratchpad={"use_scratchpad": True, "scratchpad_public": True})},
+        "judge: accuracy",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_what_is_printed_is_played_as_it_stands(name: str, tmp_path: Path) -> None:
+    change, said = PLAYED[name]
+    entry = changed(EXPERIMENT, **{"agents__debaters": both(), **change})
+    (tmp_path / "quality.jsonl").write_text(json.dumps(STORY))
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump({"mine": entry}))
+    printed = CliRunner().invoke(main, ["from", "nyu", str(tmp_path / "experiment.yaml")])
+    assert printed.exit_code == 0
+    script = printed.output.partition("\nEND\n")
+    (tmp_path / "mine.py").write_text(script[0].partition("<<'END'\n")[2] + "\n")
+    [command] = [line for line in script[2].replace("\\\n", " ").splitlines() if not line.startswith("#")]
+    done = lmgym(tmp_path, *shlex.split(command)[1:])
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
