@@ -64,7 +64,7 @@ PURPOSES = {
 }
 INSTEAD = {
     **dict.fromkeys(("from-trl", "from_trl"), "lmgym from trl FILE"),
-    **dict.fromkeys(("convert", "migrate"), "lmgym from trl|axolotl|openrlhf|verl|llamafactory FILE"),
+    **dict.fromkeys(("convert", "migrate"), "lmgym from trl|axolotl|openrlhf|verl|llamafactory|nyu FILE"),
     **dict.fromkeys(("export", "upload", "publish"), "RUN/model, a Hugging Face folder, or lmgym push RUN OWNER/NAME"),
     **dict.fromkeys(("resume", "continue", "restart"), "the run's own command again, which resumes by itself"),
     **dict.fromkeys(("generate", "inference", "infer", "predict", "sample"), "lmgym chat MODEL"),

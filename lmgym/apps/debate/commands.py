@@ -15,7 +15,7 @@ from lmgym.runs.launching import become, files_importing, refuse_other_languages
 
 OLD_FLAGS = {
     "__num_iters": "--rounds N",
-    "__configuration": "the experiment's name or file, as in `lmgym debate scripted`",
+    "__configuration": "the experiment's name or file, as in `lmgym debate scripted`; of YAML: lmgym from nyu FILE",
     "__test": "an experiment without a model, such as `lmgym debate scripted --rounds 10`",
     "__local": "nothing: models run where they are loaded",
     "__log_level": "nothing",

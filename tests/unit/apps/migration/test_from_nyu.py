@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 from launching import BIN, launch, run
 from nyu_configs import DEBATER, EXPERIMENT, RANDOM, STORY, both, changed, config_of, text_of, translated
+from printed_blocks import ROOT, written_file
 
 from lmgym.apps.debate.tournament.config import TournamentConfig
 from lmgym.cli.main import main
@@ -204,3 +205,12 @@ def test_what_is_printed_is_played_as_it_stands(name: str, tmp_path: Path) -> No
     done = lmgym(tmp_path, *shlex.split(command)[1:])
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
+
+
+def test_the_page_shows_what_its_entry_becomes(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(written_file("docs/coming_from.md", "experiment.yaml"))
+    done = CliRunner().invoke(main, ["from", "nyu", str(file), "Simple Tournament"])
+    page = (ROOT / "docs/coming_from.md").read_text()
+    shown = done.output.partition("\nEND\n")[2]
+    assert f"```text\n{shown}```\n" in page
