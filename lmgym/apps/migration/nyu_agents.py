@@ -150,8 +150,8 @@ def _read_rest(agent: Agent, settings: Settings, lines: list[str]) -> None:
         settings.left.pop(name)
 
 
-def as_player(agent: Agent, model: str, temperature: str) -> str:
-    """The expression for a debater; `model` and `temperature` are expressions."""
+def as_player(agent: Agent, model: str, temperature: str, plays: bool) -> str:
+    """The expression for a debater; `model` and `temperature` are expressions. One that does not play is not loaded."""
     if agent.kind == "arbitrary_attribute":
         raise InputError(
             f"debater {agent.name} has model_type=arbitrary_attribute, which is a judge's; needed: another"
@@ -163,7 +163,8 @@ def as_player(agent: Agent, model: str, temperature: str) -> str:
     else:
         sampling = ", ".join(f"{name}={value!r}" for name, value in agent.sampling.items())
         given = f", Sampling({sampling})" if sampling else ""
-        player = f"model_player({model}, {temperature}, config.concurrency{given})"
+        made_by = "model_player" if plays else "LazyPlayer"
+        player = f"{made_by}({model}, {temperature}, config.concurrency{given})"
     if agent.best_of:
         n, opponent_n, reduce = agent.best_of
         return f'BestOfNPlayer({player}, judge, {n}, {opponent_n}, "{reduce}")'

@@ -15,7 +15,7 @@ MODULES = {
     ),
     f"{APP}.players.best_of_n": ("BestOfNPlayer",),
     f"{APP}.players.judges": ("RandomJudge",),
-    f"{APP}.players.models": ("model_judge", "model_player"),
+    f"{APP}.players.models": ("LazyPlayer", "model_judge", "model_player"),
     f"{APP}.players.recorded": ("RecordedPlayer",),
     f"{APP}.players.scripted": ("ScriptedPlayer", "say_letters", "say_position"),
     f"{APP}.prompts.consultancy": ("PROMPTS of consultancy",),

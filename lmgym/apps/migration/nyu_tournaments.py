@@ -239,6 +239,9 @@ class _Experiment:
                 self.found.ask("model", debater.ask)
             else:
                 self.found.flags["model"] = debater.model
+        playing = {debater.name for debater in self.debaters}
+        if self.config.get("pairs") == "capped" and (pairs := self.config.get("custom")):
+            playing = {name for pair in pairs for name in pair.split(":")}
         players = {}
         for debater in self.debaters:
             word = literal(debater.model)
@@ -247,7 +250,9 @@ class _Experiment:
                 self.lines.append(f"fill in {word} in the file: {debater.ask}")
             one = len({one.temperature for one in self.debaters if one.needs_model}) == 1
             temperature = "config.temperature" if one else repr(debater.temperature)
-            players[debater.name] = as_player(debater, "config.model" if shared else word, temperature)
+            players[debater.name] = as_player(
+                debater, "config.model" if shared else word, temperature, debater.name in playing
+            )
             if debater.prompt:
                 self.lines.append(
                     f"override_prompt={display(debater.prompt)}: a debater's own wordings are in the file, as "
@@ -330,7 +335,10 @@ class _Experiment:
             if name == "num_iters":
                 if type(value) is not int or value < 1:
                     raise InputError(f"--num_iters {display(value)}; needed: a number of rounds, from 1")
-                self.found.flags["rounds" if self.recorded else "questions"] = value
+                if self.config.get("pairs") == "capped":
+                    self.lines.append("num_iters: a capped round robin plays the questions of each pair's part")
+                else:
+                    self.found.flags["rounds" if self.recorded else "questions"] = value
             elif name not in OLD_FLAGS and name != "configuration":
                 raise InputError(
                     f"--{name} is no flag of run_debate; needed: --num_iters N, or flags behind lmgym debate"

@@ -130,6 +130,7 @@ def _rows(found: Translation, entry: Entry, kind: str, left: Settings, target: s
     plays = kind == "ppo" or (kind == "dpo" and not any(one in PREFERENCES for one, _ in sets))
     wording, scale = _preference(found, left) if kind == "dpo" else ("", None)
     if plays:
+        left.left.pop("opening_speeches_only", None)  # as the experiments do
         found.command = "ppo EXPERIMENT.py" if kind == "ppo" else "preference EXPERIMENT.py"
         found.ask(
             "EXPERIMENT.py",

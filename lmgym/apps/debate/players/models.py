@@ -1,6 +1,7 @@
 """Models as players and judges by their specs, each loaded once a process."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -8,7 +9,8 @@ from lmgym.apps.debate.players.judges import RANDOM, ScorerJudge, judge_without_
 from lmgym.apps.debate.players.protocol import SAMPLING, Judge, SpeechPlayer
 from lmgym.apps.debate.players.scripted import ScriptedPlayer, say_letters
 from lmgym.apps.debate.prompts.wordings import PromptSet
-from lmgym.environments.players import Player
+from lmgym.environments.players import ActionRequest, Player
+from lmgym.environments.protocol import Action
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.model_specs import load_generator
 from lmgym.generation.openai_server import CONCURRENCY, MOST_LOGPROBS
@@ -30,6 +32,20 @@ def model_player(
         return ScriptedPlayer(say_letters)
     generator: Generator = _load(name, concurrency)
     return SpeechPlayer(generator, replace(sampling, temperature=temperature), on_long="cut")
+
+
+@dataclass(frozen=True)
+class LazyPlayer:
+    """`model_player` of a model that is loaded when it first speaks: of many debaters a run may play a few."""
+
+    name: str
+    temperature: float = 0.7
+    concurrency: int = CONCURRENCY
+    sampling: Sampling = SAMPLING
+
+    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
+        """n replies for each request."""
+        return model_player(self.name, self.temperature, self.concurrency, self.sampling).act(requests, n)
 
 
 def name_scorer(name: str, on_long: Literal["refuse", "cut"] = "refuse", concurrency: int = CONCURRENCY) -> Scorer:

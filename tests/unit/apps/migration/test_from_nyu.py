@@ -117,6 +117,21 @@ def test_each_debater_samples_as_it_is_told(tmp_path: Path) -> None:
     assert "use_generation_penalties=true: a speech has no penalty on its length" in found.lines
 
 
+def test_of_a_part_of_a_capped_round_robin_only_the_models_that_play_are_loaded(tmp_path: Path) -> None:
+    settings = DEBATER["model_settings"]
+    debaters = [{"model_settings": settings | {"alias": name, "model_file_path": f"models/{name}"}} for name in "abc"]
+    tournament = {"tournament_type": "capped_round_robin", "custom_matchups": [["a", "c"]]}
+    [found] = translated(changed(EXPERIMENT, agents__debaters=debaters, tournament=tournament), tmp_path)
+    made_by = {name: text_of(found).partition(f'"{name}": ')[2].partition("(")[0] for name in "abc"}
+    assert made_by == {"a": "model_player", "b": "LazyPlayer", "c": "model_player"}
+    assert config_of(found).custom == ("a:c",)
+    [found] = translated(
+        changed(EXPERIMENT, agents__debaters=debaters, tournament=tournament), tmp_path, "--num_iters=3"
+    )
+    assert "questions" not in found.flags
+    assert "num_iters: a capped round robin plays the questions of each pair's part" in found.lines
+
+
 def test_texts_are_sent_to_a_company_by_the_users_word_alone(tmp_path: Path) -> None:
     judge = {"model_settings": {"model_type": "openai", "alias": "judge", "model_file_path": "ft:gpt-4"}}
     served = {"model_settings": DEBATER["model_settings"] | {"served": True, "alias": "served"}}

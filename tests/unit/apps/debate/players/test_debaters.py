@@ -10,7 +10,7 @@ from lmgym.apps.debate.formats import FIRST, JUDGE, SECOND, Format, debate, othe
 from lmgym.apps.debate.players.best_of_n import BestOfNPlayer
 from lmgym.apps.debate.players.human import HumanPlayer
 from lmgym.apps.debate.players.judges import LetterJudge
-from lmgym.apps.debate.players.models import model_player
+from lmgym.apps.debate.players.models import LazyPlayer, model_player
 from lmgym.apps.debate.players.protocol import SpeechPlayer, request_for, round_of
 from lmgym.apps.debate.players.recorded import RecordedPlayer
 from lmgym.apps.debate.players.scripted import (
@@ -108,6 +108,16 @@ def test_a_conversation_that_is_too_long_for_a_model_is_refused_or_cut(small_mod
     refusing = replace(player, on_long="refuse")
     with pytest.raises(InputError, match="longer than the model's context less 8 tokens"):
         refusing.act([asked(round, FIRST)])
+
+
+def test_a_lazy_player_is_loaded_when_it_first_speaks(small_models) -> None:
+    round = begin(debate(1).with_tokens(speech=8))
+    LazyPlayer("models/absent")  # nothing is loaded
+    name = str(small_models["llama"])
+    request = [asked(round, FIRST)]
+    assert LazyPlayer(name, temperature=1.0).act(request, 2) == model_player(name, temperature=1.0).act(request, 2)
+    with pytest.raises(InputError, match="models/absent"):
+        LazyPlayer("models/absent").act(request)
 
 
 def played(first: str, second: str, **fields):
