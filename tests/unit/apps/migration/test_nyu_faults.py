@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from nyu_configs import EXPERIMENT, TRAINING, both, changed, text_of, translated
+from nyu_configs import DEBATER, EXPERIMENT, TRAINING, both, changed, text_of, translated
 
 from lmgym.apps.migration.commands import Translation
 from lmgym.apps.migration.nyu import of_nyu
@@ -117,7 +117,14 @@ def translated_or_refused(entry: dict[str, Any], folder: Path) -> list[Translati
 ODD = (True, -1, 0, 0.5, float("nan"), 10**400, "", "x\nEND\ntouch ran", "\"'\\{x}", [], ["x", 1], {"a": 1}, "${a}")
 
 
-@pytest.mark.parametrize("base", [EXPERIMENT, TRAINING], ids=["experiment", "training"])
+TOPICS = changed(
+    EXPERIMENT,
+    agents__debaters=[DEBATER, {"model_settings": DEBATER["model_settings"] | {"alias": "b", "model_file_path": "b"}}],
+    prompt_config={"use_hardcoded_topics": True, "hardcoded_topic_config": {"topic": "Who?", "positions": ["a", "b"]}},
+)
+
+
+@pytest.mark.parametrize("base", [EXPERIMENT, TOPICS, TRAINING], ids=["experiment", "topics", "training"])
 def test_no_value_of_any_setting_breaks_a_translation(base: dict, tmp_path: Path) -> None:
     """Each is refused in one line, or becomes Python that compiles, and lines of a shell that are whole."""
     for path in leaves(base):

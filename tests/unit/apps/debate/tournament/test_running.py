@@ -69,23 +69,24 @@ def test_a_previous_run_gives_its_questions(whole: Path, tmp_path: Path) -> None
         run_tournament(replace(again, questions=1), others)
 
 
-def test_a_debater_with_wordings_of_its_own_reads_them_on_either_side(tmp_path: Path) -> None:
+@pytest.mark.parametrize("branching", [None, "full"])
+def test_a_debater_with_wordings_of_its_own_reads_them_on_either_side(branching, tmp_path: Path) -> None:
     read: list[str] = []
 
     def note(round, agent, rng) -> str:
         asked = round.observation(agent).prompt.turns[-1].text
-        read.append(f"{round.transcript.players[agent]}: {asked.rpartition('. ')[2]}")
-        return "so"
+        read.append(f"{round.transcript.players.get(agent, 'tree')}: {asked.rpartition('. ')[2]}")
+        return "e" * int(rng.integers(1, 99))
 
     def own(config: TournamentConfig) -> Tournament:
         players = dict.fromkeys(("plain", "sings"), ScriptedPlayer(note))
         prompts = {"sings": PROMPTS | {"opening": "Now. Sing"}}
         return replace(setup(config), players=players, format=debate(1), own_prompts=prompts)
 
-    run_tournament(replace(CONFIG, output=str(tmp_path / "own"), questions=1), own)
-    assert {line for line in read if line.startswith("sings")} == {"sings: Sing"}
-    assert len(read) == 12
-    assert not [line for line in read if line.startswith("plain") and "Sing" in line]
+    run_tournament(replace(CONFIG, output=str(tmp_path / "own"), branching=branching), own)
+    sung = [line for line in read if line.endswith(": Sing")]
+    assert len(sung) == len(read) / 2 > 0
+    assert set(sung) == ({"tree: Sing"} if branching else {"sings: Sing"})
     with pytest.raises(InputError, match="own_prompts of nobody; needed: of the players quotes"):
         replace(setup(CONFIG), own_prompts={"nobody": PROMPTS})
 
