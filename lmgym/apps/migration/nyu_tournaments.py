@@ -31,7 +31,6 @@ SENTENCES = {
     "prompt_config.file_path": "wordings are PROMPTS of the file: PROMPTS | {...}, by the tags of docs/debate.md",
     "prompt_config.default_prompt_name": "wordings are PROMPTS of the file, by the tags of docs/debate.md",
     "prompt_config.is_memorized": "give questions whose text is their title",
-    "previous_run.merge_results": "the figures of a folder are of its own rounds",
     "dataset.flip_sides": "--sides flipped plays both answers",
     "dataset.shuffle_deterministically": "questions are in the order of their file",
     "dataset.combine_train_and_val": "one file with the rows of both",
@@ -66,6 +65,11 @@ def translate_experiment(entry: Entry) -> list[Translation]:
     lines += [f"{name}={display(value)}: no equivalent" for name, value in settings.left.items()]
     rest = Settings({name: value for name, value in entry.values.items() if name != "agents"}, entry.name)
     return _Experiment(entry, debaters, judge, rest, lines).commands()
+
+
+def _only(value: Any) -> Any:
+    """The one item of a list with one, or else the value."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _renamed(given: Sequence[Mapping[str, Any]], debaters: Sequence[Agent]) -> list[str]:
@@ -201,8 +205,16 @@ class _Experiment:
         hardcoded = [
             self.left.left.pop(f"prompt_config.hardcoded_topic_config.{name}", None) for name in ("topic", "positions")
         ]
-        previous = self.left.left.pop("previous_run.file_path", None)
-        replicate = self.left.take("previous_run.replicate_topics", False)
+        previous, merges = (
+            self.left.left.pop("previous_run.file_path", None),
+            self.left.take("previous_run.merge_results", False),
+        )
+        replicate = self.left.take("previous_run.replicate_topics", False) and not self.recorded
+        for flag, wanted in (("previous_run", replicate), ("merge_results", merges)):
+            if wanted and isinstance(path_of_run := _only(previous), str):
+                self.found.flags[flag] = transcripts_at(path_of_run)
+            elif wanted:
+                self.found.ask(flag, f"file_path={display(previous)}: one file or folder of transcripts")
         if self.recorded:
             return "recorded"
         if topics:
@@ -213,11 +225,6 @@ class _Experiment:
                 )
             return f"[Question({literal(topic)}, ({literal(str(positions[0]))}, {literal(str(positions[1]))}))]"
         if replicate:
-            paths = previous if isinstance(previous, list) else [previous]
-            if len(paths) == 1 and isinstance(paths[0], str):
-                self.found.flags["previous_run"] = transcripts_at(paths[0])
-            else:
-                self.found.ask("previous_run", f"file_path={display(previous)}: one file or folder of transcripts")
             return "previous"
         if path and not names_code_or_address(path):
             self.found.flags["dataset"] = path

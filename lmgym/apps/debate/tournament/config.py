@@ -42,6 +42,8 @@ class TournamentConfig:
     """of questions, sides and samples"""
     previous_run: str | None = None
     """a file or folder of transcripts, ours or NYU's, whose questions are played instead of the experiment's"""
+    merge_results: str | None = None
+    """a file or folder of transcripts, whose rounds are in the figures and the report too"""
     dataset: str = ""
     """file of questions that the experiment reads"""
     model: str = ""
@@ -89,6 +91,8 @@ class TournamentConfig:
             )
         if self.previous_run is not None and self.transcripts is not None:
             raise InputError("previous_run with transcripts, which have their questions; needed: one of the two")
+        if self.branching and self.merge_results is not None:
+            raise InputError("branching with merge_results, as trees have no figures; needed: one of the two")
         if self.branching and self.transcripts is not None:
             raise InputError("branching with transcripts, whose speeches are given; needed: one of the two")
         _ = self.shard_numbers

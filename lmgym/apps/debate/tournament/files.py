@@ -20,6 +20,8 @@ from lmgym.masking import mask_keys
 from lmgym.runs.files import read_json, write_json
 
 TRANSCRIPTS, RESULTS, SETTINGS = "transcripts.jsonl", "results.json", "tournament.json"
+MERGED = "merge_results"
+"""the setting that names other rounds, for figures over both"""
 
 
 def shard_folder(folder: Path, shard: int, shards: int) -> Path:
@@ -84,6 +86,16 @@ def questions_of(transcripts: Iterable[Transcript]) -> list[Question]:
     for transcript in transcripts:
         found.setdefault(transcript.question.key, transcript.question)
     return list(found.values())
+
+
+def merged_with(folder: Path) -> str:
+    """Where the rounds are that a tournament's figures are over too, by its settings; empty for figures over its own."""
+    for path in (folder / SETTINGS, *sorted(folder.glob(f"shard-*/{SETTINGS}"))):
+        if path.is_file():
+            settings = read_json(path)
+            found = settings.get(MERGED) if isinstance(settings, dict) else None
+            return found if isinstance(found, str) else ""
+    return ""
 
 
 def has_transcripts(folder: Path) -> bool:

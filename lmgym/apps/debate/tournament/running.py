@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,10 +17,12 @@ from lmgym.apps.debate.report.page import debate_page
 from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
 from lmgym.apps.debate.tournament.consultancies import join_consultancies
 from lmgym.apps.debate.tournament.files import (
+    MERGED,
     RESULTS,
     TRANSCRIPTS,
     append,
     check_settings,
+    merged_with,
     questions_of,
     read_played,
     read_transcripts,
@@ -69,6 +72,8 @@ def run_tournament(config: TournamentConfig, setup: Setup) -> None:
         )
     else:
         rounds = recorded[: config.rounds]
+    if config.merge_results is not None:
+        read_transcripts(config.merge_results)  # refused before anything is played
     folder, (shard, shards) = Path(config.folder), config.shard_numbers
     own = shard_folder(folder, shard, shards)
     lock = FolderLock(own)
@@ -125,9 +130,13 @@ def _grow(config: TournamentConfig, tournament: Tournament, rounds: Sequence[Sch
 def write_results(folder: Path) -> dict[str, Any]:
     """Writes results.json and report.html of a folder, from its transcripts alone; the content of results.json.
 
-    Raises InputError for a folder without transcripts.
+    A tournament with `merge_results` has the rounds named there too, numbered after its own. Raises InputError for a
+    folder without transcripts.
     """
     transcripts = read_transcripts(folder)
+    if merged := merged_with(folder):
+        first = 1 + max((transcript.number for transcript in transcripts), default=-1)
+        transcripts += [replace(t, number=first + place) for place, t in enumerate(read_transcripts(merged))]
     results = tournament_results(transcripts)
     write_json(folder / RESULTS, results)
     write_text(folder / REPORT, debate_page(folder.resolve().name, transcripts, results))
@@ -179,6 +188,7 @@ def _settings(
     ]
     return {
         **{name: getattr(config, name) for name in names},
+        MERGED: config.merge_results and os.path.abspath(os.path.expanduser(config.merge_results)),
         "custom": list(config.custom),
         "questions": digest,
         "format": tournament.format.name,

@@ -178,10 +178,11 @@ def test_each_setting_without_an_equivalent_has_a_line(tmp_path: Path) -> None:
     )
     entry["agents"]["debaters"][0]["model_settings"] |= {"override_prompt": "Mine", "speed": 3}
     [found] = translated(entry, tmp_path)
+    assert found.flags["merge_results"] == found.flags["previous_run"] == "outputs/transcripts/2024-01-30"
     lines = [line for line in found.remarks if not line.startswith("alias")]
     assert [line.partition("=")[0] for line in lines] == [
         "model_settings.speed", "override_prompt", "dataset.shuffle_deterministically", "prompt_config.is_memorized",
-        "previous_run.merge_results", "new_setting",
+        "new_setting",
     ]  # fmt: skip
     assert 'Tournament(..., own_prompts={"sft_1": PROMPTS | {...}})' in lines[1]
     assert lines[-1] == "new_setting=3: no equivalent"

@@ -17,6 +17,7 @@ from lmgym.apps.debate.synthetic import synthetic_questions
 from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
 from lmgym.apps.debate.tournament.files import read_transcripts
 from lmgym.apps.debate.tournament.playing import judge_anew, play_rounds
+from lmgym.apps.debate.tournament.results import tournament_results
 from lmgym.apps.debate.tournament.running import run_tournament, write_results
 from lmgym.apps.debate.tournament.schedule import hash_seed, make_schedule
 from lmgym.apps.debate.transcript import Verdict
@@ -67,6 +68,27 @@ def test_a_previous_run_gives_its_questions(whole: Path, tmp_path: Path) -> None
     assert len(lines(tmp_path / "again")) == 12
     with pytest.raises(InputError, match="has rounds with other settings: questions changed"):
         run_tournament(replace(again, questions=1), others)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_merged_results_are_over_the_rounds_of_both_folders(shards: int, whole: Path, tmp_path: Path) -> None:
+    merging = replace(CONFIG, output=str(tmp_path / "both"), questions=1, rounds=4, merge_results=str(whole))
+    for shard in range(shards):
+        run_tournament(replace(merging, shard=f"{shard + 1}/{shards}"), setup)
+    own = read_transcripts(tmp_path / "both")
+    assert [t.number for t in own] == [0, 1, 2, 3]
+    results = json.loads((tmp_path / "both/results.json").read_text())
+    expected = tournament_results([*own, *(replace(t, number=t.number + 4) for t in read_transcripts(whole))])
+    assert (results["rounds"], results["judge"]) == (22, json.loads(json.dumps(expected["judge"])))
+    (tmp_path / "both/results.json").unlink()
+    assert write_results(tmp_path / "both")["rounds"] == 22
+    with pytest.raises(InputError, match="merge_results changed"):
+        run_tournament(replace(merging, shard=f"1/{shards}", merge_results=None), setup)
+    with pytest.raises(InputError, match="absent has no transcripts"):
+        run_tournament(replace(merging, output=str(tmp_path / "none"), merge_results=str(tmp_path / "absent")), setup)
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(InputError, match="trees have no figures"):
+        replace(merging, branching="full")
 
 
 @pytest.mark.parametrize("branching", [None, "full"])
