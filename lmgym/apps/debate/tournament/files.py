@@ -89,7 +89,7 @@ def questions_of(transcripts: Iterable[Transcript]) -> list[Question]:
 
 
 def merged_with(folder: Path) -> str:
-    """Where the rounds are that a tournament's figures are over too, by its settings; empty for figures over its own."""
+    """Where rounds are that a tournament's figures are over beside its own, by its settings; empty without any."""
     for path in (folder / SETTINGS, *sorted(folder.glob(f"shard-*/{SETTINGS}"))):
         if path.is_file():
             settings = read_json(path)

@@ -1,11 +1,13 @@
 """What `lmgym from` prints passes the checks of a run, up to its plan."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from nyu_configs import TRAINING, changed, translated
 from patience import PATIENCE
 
 from lmgym.apps.migration.files import of_library
@@ -63,3 +65,30 @@ def test_a_printed_command_passes_a_dry_run(library: str, small_models, scorer_f
         cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sft", "judge"])
+def test_rows_out_of_debates_and_the_command_that_reads_them_pass_a_dry_run(kind: str, small_models, tmp_path) -> None:
+    debate = {
+        "question": "Where?", "answers": ["mat", "hat"], "isJudgeCorrect": True, "story": "The cat sat on the mat.",
+        "turns": [
+            {"role": "Debater", "index": 0, "text": "mat!"},
+            {"role": "Judge", "index": None, "text": "", "probabilities": [0.9, 0.1]},
+        ],
+    }  # fmt: skip
+    lines = [json.dumps(debate | {"debateId": str(number), "question": f"Where {number}?"}) for number in range(40)]
+    (tmp_path / "debates.jsonl").write_text("\n".join(lines))
+    entry = changed(
+        TRAINING, model_name=str(small_models["llama"]), target="debater" if kind == "sft" else kind, max_length=256
+    )
+    entry["dataset"] = entry["dataset"][:1]
+    [found] = translated(entry, tmp_path, file="sft_config.yaml")
+    assert f"--kind {kind}" in found.before[0]
+    train = [*found.command.split(), *found.words, "--dry_run", "--eval_size", "8", "--precision", "fp32"]
+    for words in (shlex.split(found.before[0])[1:], ["train", *train]):
+        done = subprocess.run(
+            [sys.executable, "-m", "lmgym", *words],
+            cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr + str(found)
