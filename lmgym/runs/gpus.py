@@ -23,9 +23,9 @@ def _may_have_gpus() -> bool:
     spec = find_spec("torch")
     assert spec, "torch is installed"
     built_for = runpy.run_path(str(Path(str(spec.origin)).with_name("version.py")))  # constants alone
-    if built_for["hip"]:
+    if built_for.get("hip"):
         return True
-    if not built_for["cuda"]:
+    if not built_for.get("cuda"):
         return False
     with suppress(OSError):  # as CUDA's own runtime finds the driver
         ctypes.CDLL("libcuda.so.1")
