@@ -187,7 +187,7 @@ class _Start:
         return self._store.check([key])
 
     def _failure(self) -> str:
-        """What another rank has told, which then knows that this rank has heard it."""
+        """The failure that another rank has told, which then knows that this rank has heard it; empty if none."""
         if failed := self._get(FAILED):
             self._store.set(f"heard/{self._rank}", "")
         return failed

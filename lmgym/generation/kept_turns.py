@@ -85,7 +85,7 @@ class KeptTurns:
 
 
 def _shared(some: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens both begin with."""
+    """The number of tokens that both begin with."""
     length = min(len(some), len(other))
     differs = some[:length] != other[:length]
     return int(differs.argmax()) if differs.any() else length

@@ -68,7 +68,7 @@ class ReplyBatch:
 
     @property
     def is_full(self) -> bool:
-        """Whether the replies have as many tokens as they may have."""
+        """True if the replies have as many tokens as they may have."""
         return self.tokens == self.sampling.max_new_tokens
 
     @property
@@ -119,7 +119,7 @@ class ReplyBatch:
         return next((end for end in ends if self.sampling.find_stop(self._decode(ids[:end])) is not None), 0)
 
     def read_ids(self, row: int) -> list[int]:
-        """What the model has read of a row: its prompt, and all sampled ids but the last."""
+        """The ids of a row that the model has read: its prompt, and all sampled ids but the last."""
         reply = int(self.rows.reply[row])
         prompt = self.prompts[reply * len(self.prompts) // len(self.numbers)]
         return [*prompt, *self.ids[reply, : self.tokens - 1].tolist()]

@@ -1,4 +1,4 @@
-"""What a layer does with products of queries and keys: its settings, and attention with all weights at once."""
+"""Settings of a layer's attention beyond causality, and attention with all weights at once."""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ class BaseRewardModel(ABC):
     """`_predict(inputs, responses)` gives a dict with text and score for each response to the text before it."""
 
     def predict(self, inputs: str, responses: list[str]) -> list[dict[str, Any]]:
-        """What `_predict` gives."""
+        """The list that `_predict` gives."""
         return self._predict(inputs, responses)
 
     @abstractmethod

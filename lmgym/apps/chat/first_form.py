@@ -90,7 +90,7 @@ def as_generator(value: Any, name: str) -> Any:
 
 
 def as_scorer(value: Any, name: str) -> Scorer:
-    """What an experiment gives as a scorer, as one. Raises InputError for anything else."""
+    """A scorer from what an experiment gives as one. Raises InputError for anything else."""
     if callable(getattr(value, "score", None)):
         return value
     if callable(getattr(value, "predict", None)):

@@ -206,7 +206,7 @@ def from_row(row: Mapping[str, Any]) -> Transcript:
     except (KeyError, TypeError, ValueError) as error:
         fault = one_line(f"no {error}" if isinstance(error, KeyError) else str(error), 160)
         raise InputError(
-            f"transcript {shown(row.get('number'))} is not one of {SCHEMA}: {fault}; needed: a line that lmgym wrote"
+            f"transcript {shown(row.get('number'))} is not one of {SCHEMA}: {fault}; needed: a saved line"
         ) from error
 
 

@@ -16,7 +16,7 @@ from lmgym.apps.debate.quotes import Quote
 from lmgym.apps.debate.tournament.files import read_transcripts
 from lmgym.apps.debate.training.rows import sft_rows
 from lmgym.apps.debate.transcript import Speech, Transcript, Verdict, to_row
-from lmgym.errors import LONGEST_LIST, LONGEST_PATH, InputError
+from lmgym.errors import InputError, bounded
 
 SAMPLES = ({"text": "a", "score": 0.5},)
 SPEECH = Speech(0, FIRST, "speech", 1, "said", quotes=(Quote("said", "invalid"),), candidates=SAMPLES)
@@ -40,7 +40,7 @@ def changed(row: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 def refused(error: InputError, *found: str) -> None:
     """One line of a bounded length that says what was found."""
     assert str(error).isprintable()
-    assert len(str(error)) <= LONGEST_PATH + LONGEST_LIST
+    assert len(bounded(str(error))) <= 300
     assert all(words in str(error) for words in found), str(error)
 
 
