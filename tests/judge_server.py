@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 
 Places = Sequence[Mapping[str, float]]
 """probabilities of tokens at each place of a reply; the likeliest of each are written"""
@@ -24,11 +25,13 @@ class JudgeServer:
         dies_after: int | None = None,
         slow: float = 0.0,
         lie: float | None = None,
+        fault: Callable[[int, dict], tuple[int, dict, dict[str, str]] | None] = lambda number, body: None,
     ) -> None:
         self.answer, self.logprobs, self.most_logprobs, self.vllm = answer, logprobs, most_logprobs, vllm
-        self.dies_after, self.slow, self.lie = dies_after, slow, lie
+        self.dies_after, self.slow, self.lie, self.fault = dies_after, slow, lie, fault
+        self.finish: Callable[[dict, Places], str] = lambda body, places: "stop"
         self.bodies: list[dict] = []
-        self.answered = self.together = self.most_together = 0
+        self.requests = self.answered = self.together = self.most_together = 0
         self.lock = threading.Lock()
         judge = self
 
@@ -43,6 +46,12 @@ class JudgeServer:
                     judge.together += 1
                     judge.most_together = max(judge.most_together, judge.together)
                 time.sleep(judge.slow)
+                fault = judge.fault(judge.count(), body)
+                if fault is not None:
+                    with judge.lock:
+                        judge.together -= 1
+                    self.give(*fault)
+                    return
                 status, content = judge.respond(body)
                 with judge.lock:
                     judge.together -= 1
@@ -51,9 +60,11 @@ class JudgeServer:
                 else:
                     self.close_connection = True
 
-            def give(self, status: int, content: dict) -> None:
+            def give(self, status: int, content: dict, headers: Mapping[str, str] = MappingProxyType({})) -> None:
                 data = json.dumps(content).encode()
                 self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -77,6 +88,12 @@ class JudgeServer:
         """Requests for verdicts, without the trial of a load."""
         return sum("this number alone: 7" not in str(body) for body in self.bodies)
 
+    def count(self) -> int:
+        """The number of this request, from 0; refused ones count too."""
+        with self.lock:
+            self.requests += 1
+            return self.requests - 1
+
     def respond(self, body: dict) -> tuple[int, dict]:
         with self.lock:
             if self.dies_after is not None and self.answered >= self.dies_after:
@@ -93,7 +110,8 @@ class JudgeServer:
         if "n" not in body:  # as Anthropic's clients ask
             told = {"input_tokens": 100, "output_tokens": 1}
             return 200, {"content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "usage": told}
-        choice: dict = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        finish = self.finish(body, places)
+        choice: dict = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": text}}
         if self.logprobs and body.get("logprobs"):
             choice["logprobs"] = {"content": [self.listed(place) for place in places[: body["max_tokens"]]]}
         return 200, {"choices": [choice], "usage": usage}

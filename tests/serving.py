@@ -52,6 +52,13 @@ def choices(mode: str, body: dict) -> list[dict]:
         message = {"role": "assistant", "content": text, "reasoning_content": None}
         if mode in ("thinks", "thinks_only"):
             message |= {"reasoning_content": "hm", "content": text if mode == "thinks" else None}
+            row["finish_reason"] = "stop" if mode == "thinks" else "length"
+        if mode == "calls":
+            message["tool_calls"] = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+        if mode == "filters":
+            message["content"], row["finish_reason"] = "half of it", "content_filter"
+        if mode == "refuses_softly":
+            message |= {"content": None, "refusal": "I cannot help with that."}
         rows.append(row | ({"message": message} if "messages" in body else {"text": text}))
     return rows
 
@@ -64,6 +71,18 @@ def likely(body: dict) -> dict:
     tokens = [{"token": text, "top_logprobs": [{"token": t, "logprob": p} for t, p in top.items()]}
               for text, top in zip(("Debater_", "A"), tops, strict=True)]  # fmt: skip
     return {"content": tokens}
+
+
+def refused_by_new_models(body: dict) -> tuple[str, str] | None:
+    """(the parameter that OpenAI's newer models refuse first, the error's words in its form)."""
+    if "max_tokens" in body:
+        other = "Use 'max_completion_tokens' instead."
+        return "max_tokens", f"Unsupported parameter: 'max_tokens' is not supported with this model. {other}"
+    if body.get("temperature", 1) != 1:
+        return "temperature", "Unsupported value: 'temperature' does not support this value. Only 1 is supported."
+    if "top_p" in body:
+        return "top_p", "Unsupported parameter: 'top_p' is not supported with this model."
+    return None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -119,6 +138,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(400, {"error": {"message": TOO_LONG, "code": "context_length_exceeded"}})
         if mode == "refuses_one" and body["seed"] % 4 == 0:
             return self.answer(400, {"error": {"message": "this prompt is not allowed"}})
+        if mode == "filters_prompts":
+            words = {"message": "The prompt was filtered.", "code": "content_filter"}
+            return self.answer(400, {"error": words})
+        if mode == "new_openai" and (refused := refused_by_new_models(body)):
+            name, words = refused
+            return self.answer(400, {"error": {"message": words, "param": name, "code": "unsupported_parameter"}})
         if mode == "checks_key" and self.headers["Authorization"] != "Bearer sk-right":
             return self.answer(401, f"you sent {self.headers['Authorization']} \x1b[2J\u202e".encode())
         if mode == "echoes_key_and_breaks":

@@ -206,9 +206,8 @@ for _command in (
 @click.argument("scorer")
 @click.argument("file")
 @click.option("--output", help="JSONL file: each row with its score  [default: outputs/scores/FILE.jsonl]")
-@click.option("--concurrency", type=click.IntRange(1), help="most requests of a judge to its server at a time")
 @FLAGS
-def score(scorer: str, file: str, output: str | None, concurrency: int | None, flags: tuple[str, ...]) -> None:
+def score(scorer: str, file: str, output: str | None, flags: tuple[str, ...]) -> None:
     """Score the replies of a file: JSONL, JSON, Parquet or CSV.
 
     SCORER is a folder or hub id, judge:MODEL, compare:MODEL, RUBRIC.yaml, FILE.py:FUNCTION or http://HOST:PORT#NAME;
@@ -216,14 +215,14 @@ def score(scorer: str, file: str, output: str | None, concurrency: int | None, f
 
     Rows have prompt and reply (or completion); chosen and rejected, which also gives an accuracy; messages; or
     input_text and output_text. Other columns are named by --prompt_column, --chosen_column, --rejected_column,
-    --reply_column, --messages_column, --system_column and --context_column.
+    --reply_column, --messages_column, --system_column and --context_column. A model that judges is asked as
+    --judge_tokens, --reasoning_effort, --concurrency, --patience, --prices and --max_cost say (docs/judges.md).
     """
-    from lmgym.cli.score import score_file
-    from lmgym.config import ColumnConfig
+    from lmgym.cli.score import ScoreConfig, score_file
     from lmgym.runs.flags import override
 
-    columns = override(ColumnConfig(), flags)
-    launch(lambda: score_file(scorer, file, output, columns, concurrency))
+    config = override(ScoreConfig(), flags)
+    launch(lambda: score_file(scorer, file, output, config.columns, config.asking))
 
 
 @main.command()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lmgym.report.status_line import StatusLine
 from lmgym.runs.files import write_lines
 from lmgym.scoring.function_forms import Given, RewardInput
 from lmgym.scoring.function_scorers import FileScorer
+from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.protocol import NoVerdict, Scorer, read_scores
 from lmgym.shell import command
@@ -64,12 +65,20 @@ class ScoredRow:
         return dict(self.record.row or self.record.fields) | dict(zip(names, scores, strict=True))
 
 
+@dataclass(frozen=True)
+class ScoreConfig:
+    """Flags of `lmgym score`."""
+
+    columns: ColumnConfig = field(default_factory=ColumnConfig)
+    asking: JudgeConfig = field(default_factory=JudgeConfig)
+
+
 def score_file(
-    path: str, source: str, output: str | None, columns: ColumnConfig = USUAL, concurrency: int | None = None
+    path: str, source: str, output: str | None, columns: ColumnConfig = USUAL, asking: JudgeConfig | None = None
 ) -> None:
     """Scores the replies of a file, a folder or a hub id; prints figures, and writes a line for each row in order.
 
-    `path` is a scorer's (lmgym/scoring/named_scorers.py); `concurrency` limits a judge's requests at a time. Raises
+    `path` is a scorer's (lmgym/scoring/named_scorers.py); `asking`: how a judge's model is asked. Raises
     InputError if no row can be scored, and for an `output` that is the file itself.
     """
     target = Path(os.path.expanduser(output or f"outputs/scores/{_stem(source)}.jsonl"))
@@ -87,9 +96,11 @@ def score_file(
     _make_folder(target)  # before hours of scoring
     for note in reading:
         say(note)
-    scorer = load_scorer(path, concurrency=concurrency, given=Given(frozenset().union(*(row.columns for row in rows))))
+    scorer = load_scorer(path, asking=asking, given=Given(frozenset().union(*(row.columns for row in rows))))
     replies = sum(len(row.replies) for row in rows)
     say(f"{len(rows):,} rows to score, with {replies:,} replies", error=True)
+    if hasattr(scorer, "announce"):
+        scorer.announce([row.conversation for row in rows], [row.replies for row in rows])
     with StatusLine("scoring", len(rows), "rows", plain=True) as status:
         scored, unfit = score_rows(scorer, rows, status)
     rejections += unfit

@@ -58,7 +58,10 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class GeneratorPlayer:
-    """Any generator as a player: its replies to the observations, or its choices among the actions that they list."""
+    """Any generator as a player: its replies to the observations, or its choices among the actions that they list.
+
+    What a model thinks before it answers is no part of its action.
+    """
 
     generator: Actor
     sampling: Sampling = field(default_factory=Sampling)
@@ -73,7 +76,7 @@ class GeneratorPlayer:
             found = self.generator.pick(prompts, [one.actions for one in seen], sampling)
         else:
             found = self.generator.reply(prompts, n, sampling)
-        return [[Action(completion.text, completion) for completion in own] for own in found]
+        return [[Action(completion.answer, completion) for completion in own] for own in found]
 
 
 ActionScript = Callable[[Any, Observation, np.random.Generator], str]

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, final
 
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line
 from lmgym.generation.model_server import NEEDED, Ask, Counted, ModelServer, encodable, run, sent_messages
 from lmgym.generation.protocol import Completion, Each, FinishReason, Progress, Sampling
+from lmgym.generation.request_limits import RequestLimits, most_tokens_of
 from lmgym.text import Conversation
 
 BASE_URL, PATH = "https://api.anthropic.com", "/v1/messages"
 VERSION = "2023-06-01"  # the next one, 2026-10-21, which the client names itself, refuses any temperature
 REASONS: dict[str, FinishReason] = {"max_tokens": "length", "stop_sequence": "stop"}
-MOST_TEMPERATURE = 1.0
+MOST_TEMPERATURE, CONCURRENCY = 1.0, 4
+REFUSAL = "refusal"
 
 
 @final
@@ -26,8 +28,8 @@ class AnthropicGenerator:
     """Samples replies from `model`.
 
     A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection, a timeout,
-    429, 5xx (529: overloaded) or an invalid answer; at most `concurrency` run at once. The key comes from the
-    environment variable `key_variable`, for each request. `usage` counts requests and tokens.
+    5xx (529: overloaded) or an invalid answer, under `limits`. The key comes from the environment variable
+    `key_variable`, for each request. `usage` counts requests and tokens. `reasoning_effort` is sent as it is.
 
     Raises InputError for an invalid address, and for one to which the key would travel unencrypted.
     """
@@ -39,9 +41,11 @@ class AnthropicGenerator:
         timeout: float = 120.0,
         retries: int = 5,
         key_variable: str = "ANTHROPIC_API_KEY",
-        concurrency: int = 4,
+        limits: RequestLimits | None = None,
+        reasoning_effort: str = "",
     ) -> None:
-        self.model, self.base_url, self.concurrency = model, base_url.rstrip("/"), concurrency
+        self.model, self.base_url, self.reasoning_effort = model, base_url.rstrip("/"), reasoning_effort
+        self.limits = limits or RequestLimits(CONCURRENCY)
         self._server = ModelServer(
             self.base_url,
             PATH,
@@ -49,10 +53,15 @@ class AnthropicGenerator:
             timeout,
             retries,
             key_variable,
-            concurrency,
+            self.limits,
             ("x-api-key", "{}"),
         )
         self.usage = self._server.usage
+
+    @property
+    def concurrency(self) -> int:
+        """Most requests at a time."""
+        return self.limits.most
 
     def reply(
         self,
@@ -77,7 +86,8 @@ class AnthropicGenerator:
             async def request(content: dict[str, Any]) -> Completion:
                 nonlocal received
                 send = partial(client.messages.with_raw_response.create, **content)
-                [reply] = await ask(send, partial(_read, sampling), _needed)
+                most = (most_tokens_of(content), sampling.max_new_tokens)
+                [reply] = await ask(send, partial(_read, sampling), _needed, most)
                 received += 1
                 if progress:
                     progress(received, wanted)
@@ -110,6 +120,7 @@ class AnthropicGenerator:
                 "temperature": sampling.temperature,
                 **({"top_p": sampling.top_p} if sampling.top_p < 1 else {}),
                 **({"top_k": sampling.top_k} if sampling.top_k else {}),
+                **({"output_config": {"effort": self.reasoning_effort}} if self.reasoning_effort else {}),
             },
         }
 
@@ -132,8 +143,11 @@ def _refuse_unsupported(sampling: Sampling) -> None:
 def _read(sampling: Sampling, answer: Any) -> Counted:
     """The reply in an answer. Raises an error if it does not follow the interface."""
     text = "".join(block["text"] for block in answer["content"] if block["type"] == "text")
+    thought = "\n\n".join(block["thinking"] for block in answer["content"] if block["type"] == "thinking")
     usage = answer.get("usage") or {}
     read, written = (int(usage.get(name) or 0) for name in ("input_tokens", "output_tokens"))
     end = sampling.find_stop(text)
     reason = "stop" if end is not None else REASONS.get(answer.get("stop_reason"), "eos")
-    return [Completion(encodable(text[:end]), reason, tokens=written)], read, written
+    why = one_line(f"stop_reason {REFUSAL}: {text}", 200) if answer.get("stop_reason") == REFUSAL else ""
+    shown_text = "" if why else encodable(text[:end])
+    return [Completion(shown_text, reason, tokens=written, reasoning=encodable(thought), withheld=why)], read, written

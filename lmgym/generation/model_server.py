@@ -1,5 +1,7 @@
 """Requests to model servers through their official clients: addresses, keys, retries, Ctrl-C, and what was used.
 
+What a server limits is in request_limits.py; here are its failures.
+
 The clients send and the waits between tries are tenacity's. Ours is what they lack: a time limit of the whole answer
 (theirs begins anew with each byte), another try after an answer that makes no sense, and headers and credentials that
 nobody gave here (theirs come from OPENAI_ORG_ID, ANTHROPIC_AUTH_TOKEN, OPENAI_CUSTOM_HEADERS, profiles on disk).
@@ -12,24 +14,22 @@ import os
 import re
 import ssl
 import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from functools import cache
 from ipaddress import ip_address
 from socket import create_connection
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from lmgym.config import Range
 from lmgym.errors import MOST_SECONDS, MOST_STEPS, InputError, ServerError, TooLong, one_line, shown
+from lmgym.generation.request_limits import RequestLimits, Slots, TooMany, spent_quota, too_many
 from lmgym.text import Conversation, messages
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds before the second try, doubled for each further try up to the longest
-MAX_RETRY_AFTER = 30.0  # seconds of a Retry-After header that are respected
 HEADERS = {
     "host",
     "accept",
@@ -59,15 +59,29 @@ Needed = Callable[[int, str], str]
 """what to do about a refusal, by its status and text"""
 Read = Callable[[Any], Counted]
 """reads an answer's JSON; may raise an error if the answer does not follow the interface"""
-Ask = Callable[[Send, Read, Needed], Awaitable[list[Any]]]
+Most = tuple[int, int]
+"""the most tokens that a request reads and writes"""
+NO_TOKENS: Most = (0, 0)
+
+
+class Ask(Protocol):
+    """Sends a request, again if it fails, and returns what `read` reads."""
+
+    def __call__(self, send: Send, read: Read, needed: Needed, most: Most = NO_TOKENS) -> Awaitable[list[Any]]:
+        """`most`: what the request may cost, where there is a limit."""
+        ...
 
 
 class RequestFailed(Exception):
-    """A request that failed and may be repeated, after `wait` seconds if the server asked for that."""
+    """A request that failed and may be repeated."""
 
-    def __init__(self, message: str, wait: float = 0.0) -> None:
+
+class Refusal(InputError):
+    """A request that the server refuses, in its own words; `error` is the object of that name in its answer."""
+
+    def __init__(self, message: str, text: str, error: Mapping[str, Any]) -> None:
         super().__init__(message)
-        self.wait = wait
+        self.text, self.error = text, error
 
 
 @dataclass
@@ -110,7 +124,7 @@ class ModelServer:
     timeout: float
     retries: int
     key_variable: str
-    concurrency: int
+    limits: RequestLimits
     key_header: tuple[str, str]
     """its name, and its value with {} for the key"""
     lost_hint: str = ""
@@ -120,7 +134,7 @@ class ModelServer:
     def __post_init__(self) -> None:
         Range(0, MOST_SECONDS, above=True, hint="seconds").check("timeout", self.timeout)
         Range(0, MOST_STEPS).check("retries", self.retries)
-        Range(1, MOST_STEPS).check("concurrency", self.concurrency)
+        Range(1, MOST_STEPS).check("concurrency", self.limits.most)
         self.key()
 
     def key(self) -> str:
@@ -141,20 +155,33 @@ class ModelServer:
         sdk: Any,
         client: Any,
         work: Callable[[Any, Ask], Coroutine[Any, Any, T]],
-        slots: asyncio.Semaphore | None = None,
+        slots: Slots | None = None,
     ) -> T:
         """The result of `work(client, ask)`, where `client` is a class of the package `sdk`; a coroutine for `run`.
 
-        `ask(send, read, needed)` returns the replies to a request, sent again if it fails. `slots` limit the requests
-        at a time; by default there are `concurrency` of them.
+        `ask(send, read, needed, most)` returns the replies to a request, sent again if it fails. `slots` hold the
+        requests that run, by default under this server's limits.
         """
-        free = slots or asyncio.Semaphore(self.concurrency)
+        own = slots or Slots(self.limits)
 
-        async def ask(send: Send, read: Read, needed: Needed) -> list[Any]:
-            await free.acquire()
-            replies = await self._ask(sdk, send, read, needed)
-            free.release()  # not after an error, which ends all: no other request begins then
-            return replies
+        async def ask(send: Send, read: Read, needed: Needed, most: Most = NO_TOKENS) -> list[Any]:
+            spending = self.limits.spending
+            most_cost = spending.cost(*most) if spending else 0.0
+            while True:
+                sent = await own.take(most_cost)
+                try:
+                    replies, *tokens = await self._ask(sdk, send, read, needed, most_cost)
+                except TooMany as refusal:
+                    await own.give(most_cost, 0.0)
+                    self.limits.refused(sent, refusal, self.base_url)
+                    continue
+                except Refusal:  # which the caller may answer with another request
+                    await own.give(most_cost, 0.0)
+                    raise
+                self.limits.answered()
+                await own.give(most_cost, spending.cost(*tokens) if spending and any(tokens) else most_cost)
+                return replies
+            # after any other error nothing is given back: it ends all, and no other request begins
 
         async with client(
             api_key="-", base_url=self.base_url, timeout=None, max_retries=0, http_client=self._http_client(sdk)
@@ -178,11 +205,12 @@ class ModelServer:
             event_hooks={"request": [set_headers]},
         )
 
-    async def _ask(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Any]:
+    async def _ask(self, sdk: Any, send: Send, read: Read, needed: Needed, most_cost: float) -> Counted:
         stop = stop_after_attempt(self.retries + 1)
-        retrying = AsyncRetrying(stop=stop, wait=_wait, retry=retry_if_exception_type(RequestFailed), reraise=True)
+        wait = wait_exponential(FIRST_WAIT, LONGEST_WAIT)
+        retrying = AsyncRetrying(stop=stop, wait=wait, retry=retry_if_exception_type(RequestFailed), reraise=True)
         try:
-            return await retrying(self._attempt, sdk, send, read, needed)
+            return await retrying(self._attempt, sdk, send, read, needed, most_cost)
         except RequestFailed as last:
             raise ServerError(
                 f"{self.base_url} gave no usable answer in {self.retries + 1} tries, the last: {last}; needed: a "
@@ -190,46 +218,66 @@ class ModelServer:
                 f"{self.timeout:g} s{self.lost_hint}"
             ) from None
 
-    async def _attempt(self, sdk: Any, send: Send, read: Read, needed: Needed) -> list[Any]:
+    async def _attempt(self, sdk: Any, send: Send, read: Read, needed: Needed, most_cost: float) -> Counted:
         try:
             async with asyncio.timeout(self.timeout):
                 response = (await send()).http_response
         except TimeoutError:
+            self._lose(most_cost)
             raise RequestFailed(f"no answer within timeout={self.timeout:g} s") from None
         except sdk.APIConnectionError as error:
+            if not isinstance(_first_cause(error), ConnectionRefusedError):
+                self._lose(most_cost)
             raise RequestFailed(self.printable(_root(error))) from None
         except sdk.APIStatusError as error:
-            status, headers = error.status_code, error.response.headers
-            text = f"status {status}: {headers.get('Location') or error.response.text}"
-            if status == 429 or status >= 500:
-                raise RequestFailed(self.printable(text), parse_retry_after(headers.get("Retry-After", ""))) from None
-            raise self.refusal(status, text, needed(status, text)) from None
+            raise self._status_error(error.status_code, error.response, needed) from None
         try:
             replies, prompt_tokens, tokens = read(json.loads(response.content))
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            self._lose(most_cost)
             text = f"an answer that makes no sense ({type(error).__name__}: {error}): {response.text}"
             raise RequestFailed(self.printable(text)) from None
         self.usage.add(prompt_tokens, tokens)
-        return replies
+        return replies, prompt_tokens, tokens
 
-    def refusal(self, status: int, text: str, needed: str) -> InputError:
+    def _lose(self, cost: float) -> None:
+        """Counts a request that the server may have answered, and charged, without use."""
+        if self.limits.spending:
+            self.limits.spending.lose(cost)
+
+    def _status_error(self, status: int, response: Any, needed: Needed) -> Exception:
+        """The error of an answer that is none: to try again, to wait, or to give up."""
+        body = response.text
+        text = f"status {status}: {response.headers.get('Location') or body}"
+        if wait := too_many(status, response.headers, body, self.printable(text)):
+            return wait
+        if spent_quota(status, body):
+            words = self.printable(text)
+            return ServerError(f"{self.base_url} has no quota left, {words}; needed: credit, or another account's key")
+        if status == 429 or status >= 500:
+            return RequestFailed(self.printable(text))
+        return self.refusal(status, text, needed(status, text), body)
+
+    def refusal(self, status: int, text: str, needed: str, body: str = "") -> InputError:
         """The error of a request that the server refuses."""
         needed = needed.format(path=self.path, base=self.base_url, variable=self.key_variable or "key_variable")
-        kind = TooLong if status in (400, 413, 422) and TOO_LONG.search(text) else InputError
+        kind = TooLong if status in (400, 413, 422) and TOO_LONG.search(text) else Refusal
         if kind is TooLong:
             needed = "shorter texts, fewer new tokens, or a server with a longer context (vLLM: --max-model-len)"
-        return kind(f"{self.base_url} refused a request for {self.model!r}, {self.printable(text)}; needed: {needed}")
+        message = f"{self.base_url} refused a request for {self.model!r}, {self.printable(text)}; needed: {needed}"
+        return TooLong(message) if kind is TooLong else Refusal(message, text, _error_of(body))
 
     def printable(self, text: str) -> str:
         """A message of a server or library on one line, without the key, and shortened."""
         return one_line(text.replace(self.key() or "\0", "(the key)"), 400)
 
 
-def _wait(state: RetryCallState) -> float:
-    """Seconds before the next try: doubled each time, or what the server asks for if that is more."""
-    failure = state.outcome and state.outcome.exception()
-    asked = failure.wait if isinstance(failure, RequestFailed) else 0.0
-    return max(wait_exponential(FIRST_WAIT, LONGEST_WAIT)(state), asked)
+def _error_of(body: str) -> Mapping[str, Any]:
+    """The `error` of an answer; empty if it has none."""
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        error = json.loads(body).get("error")
+        return error if isinstance(error, dict) else {}
+    return {}
 
 
 def sent_messages(conversation: Conversation) -> list[dict[str, str]]:
@@ -268,9 +316,14 @@ def _certificates() -> ssl.SSLContext:
 
 def _root(error: BaseException) -> str:
     """The first cause of an error, such as ConnectionRefusedError of a client's "Connection error."."""
+    first = _first_cause(error)
+    return f"{type(first).__name__}: {first}"
+
+
+def _first_cause(error: BaseException) -> BaseException:
     while cause := error.__cause__ or error.__context__:
         error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
-    return f"{type(error).__name__}: {error}"
+    return error
 
 
 def parse_address(base_url: str) -> SplitResult:
@@ -305,14 +358,3 @@ def is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost"
-
-
-def parse_retry_after(header: str) -> float:
-    """Seconds from now that a Retry-After header asks for, at most MAX_RETRY_AFTER; 0 if it cannot be read."""
-    with contextlib.suppress(ValueError):
-        try:
-            wait = float(header)
-        except ValueError:
-            wait = parsedate_to_datetime(header).timestamp() - time.time()
-        return min(max(wait, 0.0), MAX_RETRY_AFTER)
-    return 0.0

@@ -24,6 +24,7 @@ from lmgym.generation.anthropic_server import BASE_URL, AnthropicGenerator
 from lmgym.generation.model_server import Usage, parse_address
 from lmgym.generation.openai_server import CONCURRENCY, KEY, ServedGenerator, list_models
 from lmgym.generation.protocol import Generator
+from lmgym.generation.request_limits import RequestLimits
 
 NEEDED = "a folder, a hub id, vllm:URL, vllm:FOLDER, openai:URL#MODEL, openai:MODEL or anthropic:MODEL"
 OPENAI_URL = "https://api.openai.com/v1"
@@ -98,18 +99,27 @@ def _check_address(url: str, kind: str) -> None:
         ) from None
 
 
-def load_generator(text: str, concurrency: int | None = None, top_logprobs: int = 0) -> Generator:
+def load_generator(
+    text: str,
+    limits: RequestLimits | int | None = None,
+    top_logprobs: int = 0,
+    reasoning_effort: str = "",
+    timeout: float | None = None,
+) -> Generator:
     """The generator of a spec. A server is asked for its models, and what it has counted is said at the exit.
 
-    At most `concurrency` requests (None: 8) are sent to servers at a time; with `top_logprobs` their replies have so
-    many likely tokens at each place. Raises InputError for what does not load, a server that does not answer, a model
-    that it does not serve, and log-probabilities of an interface without them.
+    `limits`, or a number of requests at a time (None: 8), hold for servers; with `top_logprobs` their replies have so
+    many likely tokens at each place; `timeout` is of a request, in seconds. Raises InputError for what does not load, a
+    server that does not answer, a model that it does not serve, and log-probabilities of an interface without them.
     """
-    spec, concurrency = read_model_spec(text), concurrency or CONCURRENCY
+    spec = read_model_spec(text)
     if not spec.served:
         from lmgym.generation.local_generation import load_causal
 
         return load_causal(text)
+    shared = limits if isinstance(limits, RequestLimits) else RequestLimits(limits or CONCURRENCY)
+    within: dict[str, Any] = {"limits": shared, "reasoning_effort": reasoning_effort}
+    within |= {"timeout": timeout} if timeout else {}
     generator: Any
     if spec.kind == "anthropic":
         if top_logprobs:
@@ -117,14 +127,14 @@ def load_generator(text: str, concurrency: int | None = None, top_logprobs: int 
                 f"{shown(text)} gives no log-probabilities, which are needed here; needed: a folder, a hub id, "
                 "vllm:URL, or openai:URL#MODEL of a server that gives them"
             )
-        generator = AnthropicGenerator(spec.model, spec.urls[0] if spec.urls else BASE_URL, concurrency=concurrency)
+        generator = AnthropicGenerator(spec.model, spec.urls[0] if spec.urls else BASE_URL, **within)
         say(f"{text}: the interface takes no seed, so that no reply can be repeated", error=True)
     else:
         vllm = spec.kind == "vllm"
         urls = spec.urls or ((f"{_own_server(spec.model).url}/v1",) if vllm else (OPENAI_URL,))
         model = _find_model(text, spec.model, urls, KEYS[spec.kind], vllm)
         generator = ServedGenerator(
-            urls, model, key_variable=KEYS[spec.kind], concurrency=concurrency, top_logprobs=top_logprobs, vllm=vllm
+            urls, model, key_variable=KEYS[spec.kind], top_logprobs=top_logprobs, vllm=vllm, **within
         )
     atexit.register(_say_usage, f"{text}, with log-probabilities" if top_logprobs else text, generator.usage)
     return generator

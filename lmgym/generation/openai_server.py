@@ -21,13 +21,18 @@ from lmgym.generation.model_server import (
     Ask,
     Counted,
     ModelServer,
+    Refusal,
+    Send,
     Usage,
     encodable,
     refuse_unreachable,
     run,
     sent_messages,
 )
-from lmgym.generation.protocol import Completion, Each, FinishReason, LikelyTokens, Progress, Sampling, seeds_of
+from lmgym.generation.openai_answers import read_replies, withheld
+from lmgym.generation.openai_parameters import TakenParameters
+from lmgym.generation.protocol import Completion, Each, Progress, Sampling, seeds_of
+from lmgym.generation.request_limits import RequestLimits, Slots, most_tokens_of
 from lmgym.text import Conversation, to_transcript
 
 SEED_STEP, SEEDS = 1_000_003, 1 << 31  # an odd step visits every seed before it repeats one; every server takes 31 bits
@@ -41,8 +46,6 @@ Request = Callable[[int, int], Awaitable[list[Completion]]]
 Work = Callable[[list[int], Any, Ask], Coroutine[Any, Any, list[list[Completion]]]]
 """replies to the conversations of these numbers, through a client"""
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
-HIDDEN = ("reasoning_content", "reasoning", "tool_calls")
-"""fields of a message into which a server's parsers move parts of the text"""
 NEEDED_HERE = NEEDED | {
     404: "a base_url that ends before {path}, often in /v1, and a model that it serves (GET {base}/models lists them)"
 }
@@ -62,7 +65,8 @@ class ServedGenerator:
     reply goes on with it.
 
     A request may take `timeout` seconds and is repeated up to `retries` times after a broken connection, a timeout,
-    429, 5xx or an invalid answer; at most `concurrency` run at once, over all addresses.
+    5xx or an invalid answer. `limits` hold over all addresses. `reasoning_effort` is sent as it is. What the server
+    refuses is sent otherwise where that means the same (openai_parameters.py).
 
     The key comes from the environment variable `key_variable` ("": no key is sent). Raises InputError for an invalid
     address, and for one to which the key would travel unencrypted.
@@ -77,18 +81,24 @@ class ServedGenerator:
         timeout: float = 60.0,
         retries: int = 3,
         key_variable: str = KEY,
-        concurrency: int = CONCURRENCY,
+        limits: RequestLimits | None = None,
         top_logprobs: int = 0,
         vllm: bool = False,
         continues: bool = False,
+        reasoning_effort: str = "",
     ) -> None:
         if api not in PATHS:
             raise InputError(f"api={shown(api)}; needed: {' or '.join(PATHS)}")
         Range(0, MOST_LOGPROBS, hint="0: none").check("top_logprobs", top_logprobs)
         urls = [url.rstrip("/") for url in ([base_url] if isinstance(base_url, str) else base_url)]
         self.base_url, self.model, self.api, self.n_in_one_request = ",".join(urls), model, api, n_in_one_request
-        self.concurrency, self.top_logprobs, self.vllm, self.continues = concurrency, top_logprobs, vllm, continues
-        self.usage = Usage()
+        self.top_logprobs, self.vllm, self.continues, self.reasoning_effort = (
+            top_logprobs,
+            vllm,
+            continues,
+            reasoning_effort,
+        )
+        self.limits, self.usage = limits or RequestLimits(CONCURRENCY), Usage()
         self._servers = [
             ModelServer(
                 url,
@@ -97,7 +107,7 @@ class ServedGenerator:
                 timeout,
                 retries,
                 key_variable,
-                concurrency,
+                self.limits,
                 ("Authorization", "Bearer {}"),
                 f", or n_in_one_request=False; {url}/models lists its models",
                 self.usage,
@@ -109,6 +119,12 @@ class ServedGenerator:
         )
         self._refused_extras: set[tuple[str, Any]] = set()
         self._warned: set[str] = set()
+        self._taken = TakenParameters(self._warn)
+
+    @property
+    def concurrency(self) -> int:
+        """Most requests at a time."""
+        return self.limits.most
 
     def __repr__(self) -> str:
         return f"ServedGenerator({self.base_url!r}, {self.model!r}, api={self.api!r})"
@@ -147,18 +163,18 @@ class ServedGenerator:
                 progress(received, len(conversations) * n)
 
         contents = [self._content(conversation, sampling) for conversation in conversations]
-        read = partial(_read, self.api, sampling, self._warn)
+        read = partial(read_replies, self.api, sampling, self._warn)
 
         async def work(numbers: list[int], client: Any, ask: Ask) -> list[list[Completion]]:
             api = client.chat.completions if self.api == "chat" else client.completions
 
             async def request(content: dict[str, Any], size: int, seed: int) -> list[Completion]:
-                send = partial(
-                    api.with_raw_response.create, **content, n=size, seed=seed % SEEDS, stream=False, extra_body=extras
-                )
-                replies = (await ask(send, read, partial(self._needed, extras)))[:size]
-                count(len(replies))
-                return replies
+                asked = content | {"n": size, "seed": seed % SEEDS}
+                most = (most_tokens_of(content), size * sampling.max_new_tokens)
+                send = partial(api.with_raw_response.create, stream=False, extra_body=extras)
+                replies = await self._sent(send, asked, lambda one: ask(one, read, partial(self._needed, extras), most))
+                count(len(replies[:size]))
+                return replies[:size]
 
             async def answer(i: int) -> list[Completion]:
                 replies = await self._replies(partial(request, contents[i]), seeds[i], requested)
@@ -173,6 +189,18 @@ class ServedGenerator:
             self._warn_of_copies(found, sampling)
         return [replies * copies for replies in found]
 
+    async def _sent(self, send: Any, asked: dict[str, Any], ask: Callable[[Send], Awaitable[Any]]) -> list[Completion]:
+        """The replies to a request, sent as the server takes it."""
+        while True:
+            fitted = self._taken.fit(asked)
+            try:
+                return await ask(partial(send, **fitted))
+            except Refusal as refusal:
+                if why := withheld(refusal):
+                    return [Completion("", "eos", withheld=why)] * asked["n"]
+                if fitted == self._taken.fit(asked) and not self._taken.learn(refusal, asked):
+                    raise
+
     async def _share(self, contents: Sequence[dict[str, Any]], work: Work) -> list[list[Completion]]:
         """The replies to each content by `work`, for each server with the numbers of its share."""
         import openai
@@ -181,7 +209,7 @@ class ServedGenerator:
         for number, content in enumerate(contents):
             text = json.dumps(content.get("messages", content.get("prompt")))
             shares.setdefault(zlib.crc32(text.encode()) % len(self._servers), []).append(number)
-        slots, client = asyncio.Semaphore(self.concurrency), openai.AsyncOpenAI
+        slots, client = Slots(self.limits), openai.AsyncOpenAI
         answered = await asyncio.gather(
             *(self._servers[i].session(openai, client, partial(work, own), slots) for i, own in shares.items())
         )
@@ -237,6 +265,7 @@ class ServedGenerator:
             "top_p": sampling.top_p,
             **({"stop": list(sampling.stop)} if sampling.stop else {}),
             **(self._asked_logprobs if self.top_logprobs else {}),
+            **({"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}),
         }
 
     def _extras(self, sampling: Sampling) -> dict[str, Any]:
@@ -264,74 +293,13 @@ def _without(extras: set[tuple[str, Any]]) -> str:
     return f"a sampling without {names}, or a server that supports it, such as vLLM"
 
 
-def _read(api: str, sampling: Sampling, warn: Callable[[str, str], None], answer: Any) -> Counted:
-    """The replies in an answer, at least one. Raises an error if it does not follow the interface."""
-    choices = answer["choices"]
-    chat = api == "chat"
-    texts = [choice["message"]["content"] if chat else choice["text"] for choice in choices]
-    hidden = [name for name in HIDDEN if chat and any(choice["message"].get(name) for choice in choices)]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        where = (
-            f"it is in {hidden[0]}: start the server without that parser"
-            if hidden
-            else "a reasoning model may have run out of tokens"
-        )
-        raise TypeError(f"a choice without text ({where})")
-    if hidden:
-        warn(
-            "hidden",
-            f"returned {hidden[0]} beside the text, which lacks that part; needed: a server without this parser",
-        )
-    usage = answer.get("usage") or {}
-    read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
-    tokens = written if len(texts) == 1 else 0
-    replies = [_completion(text, choice, sampling, tokens) for text, choice in zip(texts, choices, strict=True)]
-    return replies, read, written
-
-
-def _read_likely(logprobs: Any) -> tuple[LikelyTokens, ...]:
-    """The likeliest tokens by place, of either interface; none of a server that does not give them."""
-    if not isinstance(logprobs, dict):
-        return ()
-    if "content" in logprobs:
-        places = [
-            (place["token"], {top["token"]: float(top["logprob"]) for top in place["top_logprobs"]})
-            for place in logprobs["content"] or ()
-        ]
-    else:
-        places = list(zip(logprobs.get("tokens") or (), logprobs.get("top_logprobs") or (), strict=False))
-    return tuple(LikelyTokens(token, {text: float(p) for text, p in top.items()}) for token, top in places)
-
-
-def _read_logprobs(logprobs: Any) -> tuple[float, ...]:
-    """The log-probability of each token, of either interface; none of a server that does not give all of them."""
-    if not isinstance(logprobs, dict):
-        return ()
-    places = logprobs.get("content")
-    found = logprobs.get("token_logprobs") if places is None else [place.get("logprob") for place in places]
-    return tuple(map(float, found)) if found and None not in found else ()
-
-
-def _completion(text: str, choice: dict[str, Any], sampling: Sampling, tokens: int) -> Completion:
-    """The reply up to its first stop string. Servers report "stop" for an eos too; vLLM's `stop_reason` differs."""
-    end, finish, stop = sampling.find_stop(text), choice.get("finish_reason"), choice.get("stop_reason", "unknown")
-    reason: FinishReason = "length" if finish == "length" else "eos"
-    if end is not None or (sampling.stop and finish == "stop" and isinstance(stop, str)):
-        reason = "stop"
-    likely, logprobs = _read_likely(choice.get("logprobs")), _read_logprobs(choice.get("logprobs"))
-    ids = tuple(int(i) for i in choice.get("token_ids") or ())
-    tokens = len(ids) or len(logprobs) or tokens
-    return Completion(encodable(text[:end]), reason, ids, logprobs, tokens, likely=likely)
-
-
 def list_models(base_url: str, key_variable: str) -> list[dict[str, Any]]:
     """The rows of a server's list of models, each with an `id`; none of a server that has no list.
 
     Raises InputError for an address where nothing answers, for a key that is refused, and for what is no list.
     """
-    server = ModelServer(
-        base_url, "/models", "the list of its models", LIST_SECONDS, 0, key_variable, 1, ("Authorization", "Bearer {}")
-    )
+    header, limits = ("Authorization", "Bearer {}"), RequestLimits(1, patience=LIST_SECONDS)
+    server = ModelServer(base_url, "/models", "the list of its models", LIST_SECONDS, 0, key_variable, limits, header)
     refuse_unreachable(base_url)
 
     statuses: list[int] = []

@@ -12,6 +12,7 @@ import numpy as np
 
 from lmgym.config import Range, check_ranges
 from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS, InputError, shown
+from lmgym.generation.thoughts import split_thought
 from lmgym.text import Conversation
 
 FinishReason = Literal["eos", "stop", "length"]
@@ -114,6 +115,20 @@ class Completion:
     """of a policy over actions"""
     likely: tuple[LikelyTokens, ...] = ()
     """by place, of a server that was asked for them"""
+    reasoning: str = ""
+    """what a server's parser set aside; such a reply's `text` is its answer alone"""
+    withheld: str = ""
+    """why a server gave no reply, in its own words: a content filter, a refusal; the text is empty then"""
+
+    @property
+    def answer(self) -> str:
+        """The text without the model's thoughts."""
+        return split_thought(self.text).answer
+
+    @property
+    def thought(self) -> str:
+        """The model's thoughts, whether a server's parser set them aside or they stand in the text."""
+        return "\n\n".join(filter(None, (self.reasoning, split_thought(self.text).thought)))
 
 
 Each = Callable[[int, list[Completion]], None]

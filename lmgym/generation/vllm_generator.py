@@ -22,6 +22,7 @@ from lmgym.generation.model_server import NEEDED, Ask, Counted, ModelServer, enc
 from lmgym.generation.model_specs import KEYS
 from lmgym.generation.openai_server import SEED_STEP, SEEDS
 from lmgym.generation.protocol import Completion, FinishReason, Progress, Sampling, seeds_of
+from lmgym.generation.request_limits import RequestLimits
 from lmgym.text import Conversation, render_all, tokenize_texts
 from lmgym.turn_ends import turn_ends
 
@@ -78,7 +79,9 @@ class VLLMServerClient:
 def model_server(url: str, model: str, concurrency: int, retries: int = 2) -> ModelServer:
     """The settings of requests for text to a vLLM server."""
     header = ("Authorization", "Bearer {}")
-    return ModelServer(f"{url}/v1", "/completions", model, TIMEOUT, retries, KEYS["vllm"], concurrency, header)
+    return ModelServer(
+        f"{url}/v1", "/completions", model, TIMEOUT, retries, KEYS["vllm"], RequestLimits(concurrency), header
+    )
 
 
 @final

@@ -1,31 +1,36 @@
 """Any model as a judge that answers with one of a few labels: in this process, or behind a server.
 
 A model that continues a reply is given its beginning, "[[", and read at the next token: one in this process from its
-whole vocabulary, one behind vLLM from the likeliest tokens. Another server writes a short greedy reply, and is read
-from the likeliest tokens at its places, or, without log-probabilities, from what it writes.
+whole vocabulary, one behind vLLM from the likeliest tokens. Another server writes a greedy reply, and is read from the
+likeliest tokens at its verdict, or, without log-probabilities, from what it writes. A model that thinks, or is to give
+its reasons first, writes its reply in any case, and what it writes is the verdict.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lmgym.console import say
-from lmgym.errors import InputError, TooLong
+from lmgym.errors import InputError, TooLong, shown
 from lmgym.generation.model_server import Usage
 from lmgym.generation.model_specs import KEYS, ModelSpec, load_generator, read_model_spec
-from lmgym.generation.openai_server import CONCURRENCY, MOST_LOGPROBS, ServedGenerator, list_models
+from lmgym.generation.openai_server import MOST_LOGPROBS, ServedGenerator, list_models
 from lmgym.generation.protocol import Completion, LikelyTokens, Sampling
+from lmgym.generation.request_limits import RequestLimits, Spending
 from lmgym.scoring.judge_prompts import OPENING
-from lmgym.scoring.label_probabilities import WORD, Reading, read_further, read_likely
+from lmgym.scoring.judge_settings import CONCURRENCY, PRICES_DATE, JudgeConfig, known_prices, read_prices
+from lmgym.scoring.label_probabilities import WORD, Reading, read_further, read_likely, read_reply
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 
 if TYPE_CHECKING:
     from lmgym.generation.local_generation import LocalGenerator
 
-WRITTEN = Sampling(max_new_tokens=16, temperature=0)
+THINKING_TOKENS = 4096  # most of a reply with its thoughts, by default
+LEAST_TIMEOUT, SECONDS_A_TOKEN = 60.0, 0.25  # of a request, and for each token that a busy server may write
 NEXT = Sampling(max_new_tokens=1, temperature=0)
 LOGPROBS = (MOST_LOGPROBS, 5)  # some servers allow no more than 5
 TRIAL = Conversation((Turn("user", "Answer with this number alone: 7"),))
@@ -44,7 +49,22 @@ class JudgeModel(Protocol):
 
     @property
     def continues(self) -> bool:
-        """True if it can go on with a beginning of a label."""
+        """True if it is given the beginning of a label and goes on with it."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Most tokens of a reply."""
+        ...
+
+    @property
+    def reasons(self) -> bool:
+        """True if it is asked for its reasons before the verdict."""
+        ...
+
+    @property
+    def limits(self) -> RequestLimits | None:
+        """Those of a server; None of a model in this process."""
         ...
 
     @property
@@ -69,7 +89,14 @@ class ServedModel:
 
     generator: Any
     identity: str
+    tokens: int
+    reasons: bool
     further: ServedGenerator | None = None
+
+    @property
+    def limits(self) -> RequestLimits:
+        """Of both generators."""
+        return self.generator.limits
 
     @property
     def continues(self) -> bool:
@@ -89,13 +116,16 @@ class ServedModel:
     def ask(self, conversations: Sequence[Conversation], labels: Sequence[str], each: Each) -> None:
         """One request a conversation; raises ServerError for a server that gives no answer."""
 
-        def read(number: int, replies: list[Completion]) -> None:
+        def read_next(number: int, replies: list[Completion]) -> None:
             each(number, read_likely(replies[0].text, replies[0].likely, labels))
 
+        def read(number: int, replies: list[Completion]) -> None:
+            each(number, read_reply(replies[0], labels))
+
         if self.further is None:
-            self.generator.reply(conversations, 1, WRITTEN, each=read)
+            self.generator.reply(conversations, 1, _greedy(self.tokens), each=read)
         else:
-            self.further.reply(_begun(conversations, [""] * len(conversations)), 1, NEXT, each=read)
+            self.further.reply(_begun(conversations, [""] * len(conversations)), 1, NEXT, each=read_next)
 
     def go_on(
         self, conversations: Sequence[Conversation], begun: Sequence[str], labels: Sequence[str], each: Each
@@ -110,6 +140,10 @@ class ServedModel:
         self.further.reply(_begun(conversations, begun), 1, NEXT, each=read)
 
 
+def _greedy(tokens: int) -> Sampling:
+    return Sampling(max_new_tokens=tokens, temperature=0)
+
+
 def _begun(conversations: Sequence[Conversation], begun: Sequence[str]) -> list[Conversation]:
     """The conversations with the beginning of an answer."""
     return [
@@ -119,12 +153,15 @@ def _begun(conversations: Sequence[Conversation], begun: Sequence[str]) -> list[
 
 
 class LocalModel:
-    """A causal model in this process."""
+    """A causal model in this process; with `tokens` it writes its reply, and without it is read at the next token."""
 
-    continues = True
+    limits = None
 
-    def __init__(self, generator: "LocalGenerator", identity: str) -> None:
+    def __init__(
+        self, generator: "LocalGenerator", identity: str, tokens: int | None = None, reasons: bool = False
+    ) -> None:
         self.generator, self.identity, self.usage = generator, identity, Usage()
+        self.continues, self.tokens, self.reasons = tokens is None, tokens or 1, reasons
 
     @cached_property
     def _vocabulary(self) -> list[str]:
@@ -133,7 +170,12 @@ class LocalModel:
         return self.generator.tokenizer.batch_decode([[i] for i in range(size)])
 
     def ask(self, conversations: Sequence[Conversation], labels: Sequence[str], each: Each) -> None:
-        """One forward pass over a batch of prompts. Raises TooLong for one that exceeds the context."""
+        """One forward pass over a batch of prompts, or their replies. Raises TooLong where the context is exceeded."""
+        if not self.continues:
+            for number, [reply] in enumerate(self.generator.reply(conversations, 1, _greedy(self.tokens))):
+                self.usage.add(0, reply.tokens)
+                each(number, read_reply(reply, labels))
+            return
 
         def read(number: int, place: LikelyTokens) -> None:
             each(number, read_likely(place.token, [place], labels))
@@ -194,40 +236,92 @@ class LocalModel:
         return found
 
 
-def load_judge_model(text: str, concurrency: int = CONCURRENCY) -> JudgeModel:
+def load_judge_model(text: str, config: JudgeConfig | None = None) -> JudgeModel:
     """The judge of a model's spec (lmgym/generation/model_specs.py). A server is asked for a short answer first.
 
-    Raises InputError for what does not load. A server without log-probabilities is said.
+    Raises InputError for what does not load. How its verdicts are read is said.
     """
-    spec = read_model_spec(text)
+    spec, config = read_model_spec(text), config or JudgeConfig()
     if not spec.served:
-        from lmgym.models.fingerprint import fingerprint
-
-        local: Any = load_generator(text)
-        return LocalModel(local, json.dumps(["local", fingerprint(text, role="scorer")]))
-    for logprobs in LOGPROBS if spec.kind != "anthropic" else ():
-        generator: Any = load_generator(text, concurrency, logprobs)
-        try:
-            [[reply]] = generator.reply([TRIAL], 1, WRITTEN)
-        except InputError as error:
-            if "logprobs" not in str(error):
-                raise
-            continue
-        if not reply.likely:
-            break
+        return _local_judge(text, config)
+    limits = RequestLimits(config.concurrency or CONCURRENCY, config.patience)
+    tokens = config.judge_tokens or THINKING_TOKENS
+    load = partial(
+        load_generator,
+        text,
+        limits,
+        reasoning_effort=config.reasoning_effort,
+        timeout=LEAST_TIMEOUT + SECONDS_A_TOKEN * tokens,
+    )
+    generator, reply = _tried(load, spec, config, tokens)
+    reasons, thinks = config.judge_tokens is not None, bool(reply.thought)
+    identity, further = _identity(spec, generator), None
+    if reasons or thinks:
+        does = "gives its reasons" if reasons else "thinks"
+        say(f"{text} {does} first, in at most {tokens:,} tokens: what it writes is the verdict", error=True)
+        identity = f"{identity}, {config.reasoning_effort or 'usual'} effort"
+    elif not reply.likely:
+        say(f"{text} gives no log-probabilities: what it writes is the verdict, without its uncertainty", error=True)
+        identity = f"{identity}, as written"
+    elif spec.kind == "vllm":
         further = ServedGenerator(
             generator.base_url.split(","),
             generator.model,
             key_variable=KEYS[spec.kind],
-            concurrency=concurrency,
-            top_logprobs=logprobs,
+            limits=limits,
+            top_logprobs=generator.top_logprobs,
             vllm=True,
             continues=True,
         )
-        return ServedModel(generator, _identity(spec, generator), further if spec.kind == "vllm" else None)
-    say(f"{text} gives no log-probabilities: what it writes is the verdict, without its uncertainty", error=True)
-    generator = load_generator(text, concurrency)
-    return ServedModel(generator, f"{_identity(spec, generator)}, as written")
+    return ServedModel(generator, identity, tokens, reasons, further)
+
+
+def _local_judge(text: str, config: JudgeConfig) -> LocalModel:
+    from lmgym.data.thoughts import opening
+    from lmgym.models.fingerprint import fingerprint
+
+    if config.reasoning_effort:
+        raise InputError(
+            f"--reasoning_effort is a server's setting; {shown(text)} runs in this process: --judge_tokens"
+        )
+    local: Any = load_generator(text)
+    tokens, thinks = config.judge_tokens, opening(local.tokenizer) is not None
+    if thinks and tokens is None:
+        tokens = min(THINKING_TOKENS, local.max_length // 2)
+        say(f"{text} thinks first, in at most {tokens:,} tokens: what it writes is the verdict", error=True)
+    return LocalModel(
+        local, json.dumps(["local", fingerprint(text, role="scorer")]), tokens, config.judge_tokens is not None
+    )
+
+
+def _tried(load: Callable[..., Any], spec: ModelSpec, config: JudgeConfig, tokens: int) -> tuple[Any, Completion]:
+    """(a generator, its reply to a trial), with as many log-probabilities as the server gives."""
+    for logprobs in (*LOGPROBS, 0) if spec.kind != "anthropic" else (0,):
+        generator = load(top_logprobs=logprobs)
+        limits: RequestLimits = generator.limits  # of all of these generators
+        limits.spending = limits.spending or _spending(config, generator.model)
+        try:
+            [[reply]] = generator.reply([TRIAL], 1, _greedy(tokens))
+        except InputError as error:
+            if not logprobs or "logprobs" not in str(error):
+                raise
+            continue
+        break
+    return generator, reply
+
+
+def _spending(config: JudgeConfig, model: str) -> Spending | None:
+    """What requests cost, as far as prices are given or known. Raises InputError for a limit without prices."""
+    prices = read_prices(config.prices) if config.prices else None
+    if prices is None and (prices := known_prices(model)):
+        say(
+            f"{model}: {prices[0]:g} and {prices[1]:g} dollars a million tokens read and written, the list prices of "
+            f"{PRICES_DATE}; --prices overrules them",
+            error=True,
+        )
+    if prices is None and config.max_cost is not None:
+        raise InputError(f"--max_cost {config.max_cost:g} without prices of {model}; needed: --prices READ,WRITTEN")
+    return Spending(prices, config.max_cost or math.inf) if prices else None
 
 
 def _identity(spec: ModelSpec, generator: Any) -> str:

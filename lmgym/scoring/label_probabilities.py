@@ -4,8 +4,11 @@ Design decisions:
 - A label may be several tokens. Where tokenizers write 10 as 1 and 0, the probability of "1" belongs to both grades: it
   is `pending`, and is divided by the tokens that follow, if the reply goes that way or a model can be asked to go on
   from there. A tokenizer with a token 10 is recognised by it among the likeliest tokens.
-- A model may write some words first. The answer is read at the first place at which labels have ENOUGH of the
-  probability, or else where they have most.
+- A verdict is the last label in the asked form, `[[7]]`, behind any thoughts, or an answer that is nothing but a label.
+  Its probabilities count if the model answers at once: behind words of its own they only repeat what these say. An
+  answer that was cut, or without the form, is no verdict.
+- A judge of names answers without a form. It is read at the first place at which labels have ENOUGH of the probability,
+  or else where they have most.
 """
 
 import math
@@ -14,9 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from lmgym.generation.protocol import LikelyTokens
+from lmgym.generation.protocol import Completion, LikelyTokens
 
 ENOUGH = 0.1
+FORM = re.compile(r"\[\[[\s*_`]*(?P<label>[^\[\]]*?)[\s*_`]*\]\]")
+ALONE = re.compile(r"[^\w-]*(?P<label>\w+)\W*")
+CUT, WITHHELD, NO_FORM = "cut by the limit of tokens", "withheld by the server", "without a verdict in the asked form"
 WORD = re.compile(r"(\w+)(\W*)\Z")
 BEGINNING = re.compile(r"\w*")
 
@@ -31,6 +37,10 @@ class Reading:
     """of labels"""
     pending: Mapping[str, float] = field(default_factory=dict)
     """of beginnings that several labels share"""
+    thought: str = ""
+    """what the model wrote to itself before"""
+    fault: str = ""
+    """why there is no verdict: CUT, WITHHELD or NO_FORM"""
 
     @property
     def total(self) -> float:
@@ -38,19 +48,40 @@ class Reading:
         return sum(self.masses.values()) + sum(self.pending.values())
 
 
+def read_reply(reply: Completion, labels: Sequence[str]) -> Reading:
+    """The reading of a whole reply, by the form in which a verdict was asked for."""
+    if reply.withheld:
+        return Reading(reply.withheld, fault=WITHHELD)
+    answer, thought = reply.answer, reply.thought
+    if reply.finish_reason == "length":
+        return Reading(answer, thought=thought, fault=CUT)
+    if not read_written(answer, labels):
+        return Reading(answer, thought=thought, fault=NO_FORM)
+    said = "".join(place.token for place in reply.likely)
+    found = _last_form(said)
+    if thought or found is None or re.search(r"\w", said[: found.start()]):
+        return Reading(answer, thought=thought)
+    return _read_on(answer, reply.likely, _place_at(reply.likely, found.start("label")), labels)
+
+
 def read_likely(text: str, likely: Sequence[LikelyTokens], labels: Sequence[str]) -> Reading:
-    """The reading of a reply with the likeliest tokens at each of its places."""
-    said, best, at, before = "", Reading(text), 0, ""
+    """The reading of a reply without a form, with the likeliest tokens at each of its places."""
+    said, most, at = "", 0.0, 0
     for number, place in enumerate(likely):
-        found = _read_place(text, said, place.logprobs, labels)
-        if found.total > best.total:
-            best, at, before = found, number, said
-        if found.total >= ENOUGH:
+        total = _read_place(text, said, place.logprobs, labels).total
+        if total > most:
+            most, at = total, number
+        if total >= ENOUGH:
             break
         said += place.token
-    if not best.total:
-        return best
-    masses, pending = dict(best.masses), dict(best.pending)
+    return _read_on(text, likely, at, labels) if most else Reading(text)
+
+
+def _read_on(text: str, likely: Sequence[LikelyTokens], at: int, labels: Sequence[str]) -> Reading:
+    """The reading of a label that begins at a place, by what follows there too."""
+    before = "".join(place.token for place in likely[:at])
+    found = _read_place(text, before, likely[at].logprobs, labels)
+    masses, pending = dict(found.masses), dict(found.pending)
     word = _last_word(before + likely[at].token)[0]
     for _, place in pairwise(likely[at:]):  # the reply itself may go on from a shared beginning
         if word not in pending:
@@ -60,6 +91,21 @@ def read_likely(text: str, likely: Sequence[LikelyTokens], labels: Sequence[str]
         pending |= further.pending
         word += _begun(place.token)
     return Reading(text, masses, pending)
+
+
+def _place_at(likely: Sequence[LikelyTokens], offset: int) -> int:
+    """The place whose token has the character at this offset of all tokens together."""
+    end = 0
+    for number, place in enumerate(likely):
+        end += len(place.token)
+        if end > offset:
+            return number
+    raise AssertionError("an offset within the tokens")
+
+
+def _last_form(text: str) -> re.Match[str] | None:
+    """The last label in double brackets, or else the only word of a text."""
+    return next(reversed(list(FORM.finditer(text))), None) or ALONE.fullmatch(text)
 
 
 def read_further(begun: str, weight: float, logprobs: Mapping[str, float], labels: Sequence[str]) -> Reading:
@@ -86,11 +132,14 @@ def read_further(begun: str, weight: float, logprobs: Mapping[str, float], label
     return Reading("", {k: p * scale for k, p in masses.items()}, {k: p * scale for k, p in pending.items()})
 
 
-def read_written(text: str, labels: Sequence[str]) -> str:
-    """The first label that a text has as a word of its own; empty without one."""
-    ordered = sorted(labels, key=len, reverse=True)
-    match = re.search(rf"(?<![\w.])(?:{'|'.join(map(re.escape, ordered))})(?![\w]|\.\d)", text)
-    return match[0] if match else ""
+def read_written(answer: str, labels: Sequence[str]) -> str:
+    """The label that an answer, without its thoughts, gives as its verdict; empty if it gives none of them.
+
+    The last one in double brackets counts, and no other if that is none of the labels.
+    """
+    found = _last_form(answer)
+    by_word = {label.casefold(): label for label in labels}
+    return by_word.get(found["label"].strip().casefold(), "") if found else ""
 
 
 def added(masses: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:

@@ -36,6 +36,8 @@ class Grade:
     grades: dict[str, float]
     entropies: dict[str, float]
     """nats; 0 for a grade that was only written"""
+    words: dict[str, str]
+    """what the judge thought, and wrote with its grade; empty where it gave the grade alone"""
 
 
 @final
@@ -61,10 +63,28 @@ class GradingJudge:
         """float32 [replies]. Raises NoVerdict for a reply to which the model gives no grade."""
         return np.array([grade.score for grade in self.grade(conversations, replies)], dtype=np.float32)
 
-    def details(self, conversations: Sequence[Conversation], replies: Sequence[Reply]) -> list[dict[str, float]]:
-        """The grade of each criterion, and its entropy, of each reply."""
+    def announce(self, conversations: Sequence[Conversation], groups: Sequence[Sequence[Reply]]) -> None:
+        """Says what grades of all replies may cost at most; a group of replies to each conversation."""
+        asked = [
+            self._asked(c, reply, criterion).prompt
+            for c, group in zip(conversations, groups, strict=True)
+            for reply in group
+            for criterion in self.criteria
+        ]
+        self.verdicts.announce(asked, self._labels)
+
+    @property
+    def _labels(self) -> list[str]:
+        return [str(grade) for grade in range(self.scale[0], self.scale[1] + 1)]
+
+    def details(self, conversations: Sequence[Conversation], replies: Sequence[Reply]) -> list[dict[str, float | str]]:
+        """Of each reply the grade of each criterion, its entropy, and the judge's words beside it."""
         return [
-            {**grade.grades, **{f"{name} entropy": value for name, value in grade.entropies.items()}}
+            {
+                **grade.grades,
+                **{f"{name} entropy": value for name, value in grade.entropies.items()},
+                **{f"{name} reasons": words for name, words in grade.words.items() if words},
+            }
             for grade in self.grade(conversations, replies, counted=False)
         ]
 
@@ -73,20 +93,24 @@ class GradingJudge:
     ) -> list[Grade]:
         """The grades of each reply, one question to the model for each criterion."""
         asked = [
-            [grading_prompt(c, reply, criterion, self.scale, self.most_characters) for criterion in self.criteria]
+            [self._asked(c, reply, criterion) for criterion in self.criteria]
             for c, reply in zip(conversations, replies, strict=True)
         ]
         self._cut |= {one.prompt for row in asked for one in row if one.is_cut}
-        labels = [str(grade) for grade in range(self.scale[0], self.scale[1] + 1)]
-        found = iter(_asked(self.verdicts, [one for row in asked for one in row], labels, counted))
+        found = iter(_asked(self.verdicts, [one for row in asked for one in row], self._labels, counted))
         return [self._grade([next(found) for _ in self.criteria]) for _ in asked]
+
+    def _asked(self, conversation: Conversation, reply: Reply, criterion: Criterion) -> Shown:
+        reasons = self.verdicts.model.reasons
+        return grading_prompt(conversation, reply, criterion, self.scale, self.most_characters, reasons)
 
     def _grade(self, verdicts: Sequence[Verdict]) -> Grade:
         values = np.arange(self.scale[0], self.scale[1] + 1)
         grades = {c.name: float(np.dot(v.p, values)) for c, v in zip(self.criteria, verdicts, strict=True)}
         weights = [criterion.weight for criterion in self.criteria]
         entropies = {c.name: v.entropy for c, v in zip(self.criteria, verdicts, strict=True)}
-        return Grade(float(np.average(list(grades.values()), weights=weights)), grades, entropies)
+        words = {c.name: v.words for c, v in zip(self.criteria, verdicts, strict=True)}
+        return Grade(float(np.average(list(grades.values()), weights=weights)), grades, entropies, words)
 
 
 @dataclass(frozen=True)
@@ -147,6 +171,20 @@ class ComparingJudge:
         """Questions with a reply or a conversation that was too long to be shown whole."""
         return len(self._cut)
 
+    def announce(self, conversations: Sequence[Conversation], groups: Sequence[Sequence[Reply]]) -> None:
+        """Says what comparisons of all neighbours in a group may cost at most; a knock-out has as many matches."""
+        asked = [
+            self._asked(c, pair).prompt
+            for c, group in zip(conversations, groups, strict=True)
+            for a, b in pairwise(group)
+            for pair in ((a, b), (b, a))
+        ]
+        self.verdicts.announce(asked, NAMES)
+
+    def _asked(self, conversation: Conversation, pair: tuple[Reply, Reply]) -> Shown:
+        reasons = self.verdicts.model.reasons
+        return comparing_prompt(conversation, *pair, self.criteria, self.most_characters, reasons)
+
     def compare(
         self, conversations: Sequence[Conversation], firsts: Sequence[Reply], seconds: Sequence[Reply]
     ) -> list[Comparison]:
@@ -155,7 +193,7 @@ class ComparingJudge:
         Raises NoVerdict for two replies between which the model does not choose.
         """
         orders = [
-            comparing_prompt(c, *pair, self.criteria, self.most_characters)
+            self._asked(c, pair)
             for c, a, b in zip(conversations, firsts, seconds, strict=True)
             for pair in ((a, b), (b, a))
         ]
@@ -227,7 +265,14 @@ def _asked(
     read = [one for one in found if one is not None]
     if len(read) < len(found):
         raise NoVerdict(
-            f"the judge gave no verdict on {len(found) - len(read):,} of {len(found):,} questions; needed: a model "
-            f"that answers {labels[0]} to {labels[-1]}"
+            f"the judge gave no verdict on {len(found) - len(read):,} of {len(found):,} questions"
+            f"{_why_none(verdicts)}; needed: a model that answers {labels[0]} to {labels[-1]} in double brackets"
         )
     return read
+
+
+def _why_none(verdicts: Verdicts) -> str:
+    counts, tokens = verdicts.counts, verdicts.model.tokens
+    why = [f"{counts.cut:,} answers so far were cut at {tokens:,} tokens (--judge_tokens)"] * bool(counts.cut)
+    why += [f"{counts.withheld:,} were withheld: {verdicts.withheld}"] * bool(counts.withheld)
+    return f" ({'; '.join(why)})" if why else ""

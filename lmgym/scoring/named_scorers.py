@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from lmgym.scoring.function_forms import Given
+    from lmgym.scoring.judge_settings import JudgeConfig
     from lmgym.scoring.protocol import Scorer
 
 Precision = Literal["auto", "bf16", "fp32"]
@@ -114,19 +115,19 @@ def load_scorers(words: str, precision: Precision = "auto", given: "Given | None
 
 
 def load_scorer(
-    path: str, precision: Precision = "auto", concurrency: int | None = None, given: "Given | None" = None
+    path: str, precision: Precision = "auto", asking: "JudgeConfig | None" = None, given: "Given | None" = None
 ) -> "Scorer":
     """The scorer of a path, on the GPU if it has weights and there is one.
 
-    `concurrency`: most requests of a judge to its server at a time, in place of its rubric's. `given`: what the command
-    has for a function beside prompts and replies; None: nothing.
+    `asking`: how a judge's model is asked, in place of its rubric's. `given`: what the command has for a function
+    beside prompts and replies; None: nothing.
     """
     from importlib import metadata
 
     if JUDGE.fullmatch(path) or RUBRIC.fullmatch(path):
         from lmgym.scoring.rubrics import load_judge
 
-        return load_judge(path, concurrency)
+        return load_judge(path, asking)
     if match := FUNCTION.fullmatch(path):
         from lmgym.scoring.function_scorers import NOTHING, load_function
 

@@ -4,7 +4,7 @@ import atexit
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +12,10 @@ from lmgym.config import Range, check_ranges
 from lmgym.console import say
 from lmgym.errors import MOST_STEPS, InputError, did_you_mean, listed, one_line, shown, shown_path
 from lmgym.generation.model_specs import read_model_spec
-from lmgym.generation.openai_server import CONCURRENCY
 from lmgym.origin import may_ask, origin_of, refuse
 from lmgym.scoring.judge_models import load_judge_model
 from lmgym.scoring.judge_prompts import Criterion
+from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE, SCALE, ComparingJudge, GradingJudge
 from lmgym.scoring.verdicts import Verdicts
 
@@ -23,6 +23,17 @@ JUDGES = ("judge", "compare")
 SPEC = re.compile(f"({'|'.join(JUDGES)}):(.*)", re.DOTALL)
 FILE = re.compile(r"(.+\.(?:ya?ml|json))(?:#(.*))?")
 MOST_GRADES = 101
+KINDS = {
+    "model": str,
+    "compare": bool,
+    "most_characters": int,
+    "concurrency": int,
+    "judge_tokens": int,
+    "reasoning_effort": str,
+    "patience": float,
+    "max_cost": float,
+}
+WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 NEEDED = "needed: criteria, each with a name and a text, as in docs/judges.md"
 
 
@@ -37,12 +48,10 @@ class Rubric:
     """the lowest and the highest grade"""
     compare: bool = False
     """replies are compared in both orders instead of graded"""
-    concurrency: Annotated[int, Range(1, MOST_STEPS)] = CONCURRENCY
-    """most requests to a server at a time"""
+    asking: JudgeConfig = field(default_factory=JudgeConfig)
+    """how the model is asked"""
     most_characters: Annotated[int, Range(100, 10_000_000)] = MOST_CHARACTERS
     """of a reply, and of a conversation, that the judge is shown"""
-    prices: tuple[float, float] | None = None
-    """of a million tokens read, and of a million written, in any currency"""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -56,8 +65,9 @@ class Rubric:
             raise InputError("no criterion has a weight above 0; needed: at least one")
 
 
-def load_judge(path: str, concurrency: int | None = None) -> GradingJudge | ComparingJudge:
-    """The judge of a spec. What it has asked, kept and cost is said at the exit.
+def load_judge(path: str, asking: JudgeConfig | None = None) -> GradingJudge | ComparingJudge:
+    """The judge of a spec, asked as `asking` says, which overrules its rubric. What it has asked, kept and cost is said
+    at the exit.
 
     Raises InputError for a rubric that is damaged and a model that does not load.
     """
@@ -66,15 +76,13 @@ def load_judge(path: str, concurrency: int | None = None) -> GradingJudge | Comp
         raise InputError(
             f"{shown_path(path)} names no model; needed: model: SPEC in the file, or {shown_path(path)}#SPEC"
         )
-    if concurrency is not None:
-        rubric = replace(rubric, concurrency=concurrency)
-    verdicts = Verdicts(load_judge_model(rubric.model, rubric.concurrency))
+    verdicts = Verdicts(load_judge_model(rubric.model, (asking or JudgeConfig()).over(rubric.asking)))
     judge: GradingJudge | ComparingJudge
     if rubric.compare:
         judge = ComparingJudge(verdicts, rubric.criteria, rubric.most_characters)
     else:
         judge = GradingJudge(verdicts, rubric.criteria, rubric.scale, rubric.most_characters)
-    atexit.register(_say, path, judge, rubric.prices)
+    atexit.register(_say, path, judge)
     return judge
 
 
@@ -115,24 +123,25 @@ def read_rubric(path: str) -> Rubric:
 
 
 def _rubric(content: Any) -> Rubric:
-    known = [field.name for field in fields(Rubric)]
+    asked = [field.name for field in fields(JudgeConfig)]
+    known = [*(field.name for field in fields(Rubric) if field.name != "asking"), *asked]
     if not isinstance(content, dict):
         raise InputError(f"found {shown(content)}; {NEEDED}")
     if unknown := [str(key) for key in content if key not in known]:
         raise InputError(f"unknown key {shown(unknown[0])}; {did_you_mean(unknown[0], known)}known: {listed(known)}")
     found: dict[str, Any] = dict(content)
-    kinds = {"model": str, "compare": bool, "concurrency": int, "most_characters": int}
-    for name, kind in kinds.items():
-        if name in found and type(found[name]) is not kind:
-            raise InputError(f"{name} is {shown(found[name])}; needed: {_words(kind)}")
+    for name, kind in KINDS.items():
+        if name in found and type(found[name]) not in (kind, int if kind is float else kind):
+            raise InputError(f"{name} is {shown(found[name])}; needed: {WORDS[kind]}")
     if "scale" in found:
         found["scale"] = _two(found["scale"], int, "scale", "two whole numbers, such as [1, 10]")
     if "prices" in found:
         needed = "two numbers, per million tokens read and written, such as [0.15, 0.60]"
-        found["prices"] = _two(found["prices"], int | float, "prices", needed)
+        found["prices"] = "{!r},{!r}".format(*_two(found["prices"], int | float, "prices", needed))
     if "criteria" in found:
         found["criteria"] = _criteria(found["criteria"])
-    return Rubric(**found)
+    asking = JudgeConfig(**{name: found.pop(name) for name in asked if name in found})
+    return Rubric(**found, asking=asking)
 
 
 def _criteria(given: Any) -> tuple[Criterion, ...]:
@@ -171,11 +180,7 @@ def _two(given: Any, kind: Any, name: str, needed: str) -> tuple[Any, Any]:
     return given[0], given[1]
 
 
-def _words(kind: type) -> str:
-    return {str: "text", bool: "true or false", int: "a whole number"}[kind]
-
-
-def summary(judge: GradingJudge | ComparingJudge, prices: tuple[float, float] | None = None) -> str:
+def summary(judge: GradingJudge | ComparingJudge) -> str:
     """The work of a judge so far, in words: verdicts, those that were kept, order bias, cut texts, tokens, cost."""
     counts, usage = judge.verdicts.counts, judge.verdicts.model.usage
     parts = [f"{counts.verdicts:,} verdicts, {counts.kept:,} of them from {shown_path(judge.verdicts.cache.path)}"]
@@ -184,17 +189,20 @@ def summary(judge: GradingJudge | ComparingJudge, prices: tuple[float, float] | 
     if counts.with_probabilities:
         parts.append(f"the labels have {counts.mass / counts.with_probabilities:.1%} of the probability on average")
     for number, words in (
-        (counts.unreadable, "could not be read"),
+        (counts.unreadable - counts.cut - counts.withheld, "without a verdict in the asked form"),
+        (counts.cut, f"cut at {judge.verdicts.model.tokens:,} tokens: --judge_tokens allows more"),
+        (counts.withheld, f"withheld by the server ({judge.verdicts.withheld})"),
         (counts.written, "without log-probabilities"),
         (counts.undivided, "without what grades with the same beginning share"),
         (judge.cut, "on texts that were cut to most_characters"),
     ):
         if number:
             parts.append(f"{number:,} {words}")
-    cost = f", cost {usage.cost(*prices):,.4f}" if prices else ""
+    limits = judge.verdicts.model.limits
+    cost = f", cost {limits.spending.spent:,.4f}" if limits and limits.spending else ""
     return "; ".join([*parts, f"{usage}{cost}"])
 
 
-def _say(path: str, judge: GradingJudge | ComparingJudge, prices: tuple[float, float] | None) -> None:
+def _say(path: str, judge: GradingJudge | ComparingJudge) -> None:
     if judge.verdicts.counts.verdicts or judge.verdicts.model.usage.requests:
-        say(f"{path}: {summary(judge, prices)}", error=True)
+        say(f"{path}: {summary(judge)}", error=True)

@@ -1,7 +1,7 @@
 """The answers of models as judges, in a SQLite file that processes share: no question is paid for twice.
 
-The file has digests of questions and short answers, never the texts that were judged. SQLite's write-ahead log needs a
-local disk.
+The file has digests of questions, and the judge's own words with its thoughts, which may quote what was judged.
+SQLite's write-ahead log needs a local disk.
 """
 
 import hashlib
@@ -55,7 +55,8 @@ class VerdictCache:
 
     def put(self, key: str, model: str, reading: Reading) -> None:
         """Keeps a reading, at once; of two for a key the first stays."""
-        row = (key, model, json.dumps([reading.text, dict(reading.masses), dict(reading.pending)]))
+        parts = [reading.text, dict(reading.masses), dict(reading.pending), reading.thought, reading.fault]
+        row = (key, model, json.dumps(parts))
         self._use(lambda connection: connection.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", row))
 
     def _use(self, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -3,15 +3,17 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from lmgym.errors import ServerError
-from lmgym.scoring.judge_models import WRITTEN, Each, JudgeModel
-from lmgym.scoring.label_probabilities import Reading, added, read_written
+from lmgym.scoring.judge_costs import CostEstimate
+from lmgym.scoring.judge_models import Each, JudgeModel
+from lmgym.scoring.label_probabilities import CUT, WITHHELD, Reading, added, read_written
 from lmgym.scoring.verdict_cache import VerdictCache, key_of
 from lmgym.text import Conversation, messages
 
-FORMAT = 1  # of the keys: another one forgets what was kept
+FORMAT = 2  # of the keys: another one forgets what was kept
 WORTH_ASKING = 0.01  # share of the labels' probability
 
 
@@ -28,6 +30,13 @@ class Verdict:
     """without log-probabilities"""
     is_undivided: bool = False
     """without what labels with a shared beginning have: the model could not be asked to go on from there"""
+    thought: str = ""
+    """what the model wrote to itself before"""
+
+    @property
+    def words(self) -> str:
+        """What the model thought, and wrote with its verdict; empty where it gave the verdict alone."""
+        return "\n\n".join(filter(None, (self.thought, self.text if " " in self.text.strip() else "")))
 
     @property
     def entropy(self) -> float:
@@ -43,6 +52,11 @@ class Counts:
     kept: int = 0
     """of these, those that the cache had"""
     unreadable: int = 0
+    """without a verdict; of these:"""
+    cut: int = 0
+    """by the limit of tokens"""
+    withheld: int = 0
+    """by a content filter of the server, or as a refusal"""
     written: int = 0
     undivided: int = 0
     mass: float = 0.0
@@ -68,6 +82,9 @@ class Verdicts:
 
     def __init__(self, model: JudgeModel, cache: VerdictCache | None = None) -> None:
         self.model, self.counts = model, Counts()
+        self.expected: CostEstimate | None = None
+        self.withheld = ""
+        """the server's words, the first time that it withheld a verdict"""
         self.cache = VerdictCache() if cache is None else cache  # an empty one is false
 
     def ask(
@@ -80,9 +97,7 @@ class Verdicts:
         distinct = list(dict.fromkeys(conversations))
         keys = [self._key(conversation, labels) for conversation in distinct]
         try:
-            first, kept = self._readings(
-                keys, lambda places, each: self.model.ask([distinct[i] for i in places], labels, each)
-            )
+            first, kept = self._readings(keys, partial(self._ask_first, distinct, labels))
         except Unanswered as error:
             if counted:
                 self._count([_verdict(reading, labels) for reading in error.given], error.kept)
@@ -91,7 +106,34 @@ class Verdicts:
         found = {c: _verdict(reading, labels) for c, reading in zip(distinct, readings, strict=True)}
         if counted:
             self._count(found.values(), kept)
+            self._count_faults(readings)
         return [found[conversation] for conversation in conversations]
+
+    def announce(self, conversations: Sequence[Conversation], labels: Sequence[str]) -> None:
+        """Says what these questions may cost at most, of a server's model, before they are asked."""
+        if self.model.limits is None:
+            return
+        left = [c for c in dict.fromkeys(conversations) if not self.cache.get(self._key(c, labels))]
+        if left:
+            self.expected = CostEstimate.announced(self.model, left)
+
+    def _count_faults(self, readings: Sequence[Reading]) -> None:
+        self.counts.cut += sum(reading.fault == CUT for reading in readings)
+        own = [reading.text for reading in readings if reading.fault == WITHHELD]
+        self.counts.withheld += len(own)
+        self.withheld = self.withheld or next(iter(own), "")
+
+    def _ask_first(
+        self, conversations: Sequence[Conversation], labels: Sequence[str], places: list[int], each: Each
+    ) -> None:
+        asked = [conversations[i] for i in places]
+
+        def counted(number: int, reading: Reading) -> None:
+            each(number, reading)
+            if self.expected:
+                self.expected.answered(asked[number])
+
+        self.model.ask(asked, labels, counted)
 
     def _count(self, verdicts: Collection[Verdict | None], kept: int) -> None:
         read = [verdict for verdict in verdicts if verdict]
@@ -157,7 +199,7 @@ class Verdicts:
         return [found[key] for key in keys], count
 
     def _key(self, conversation: Conversation, labels: Sequence[str], begun: str = "") -> str:
-        settings = [self.model.continues, WRITTEN.max_new_tokens, WRITTEN.temperature]
+        settings = [self.model.continues, self.model.tokens]
         return key_of(FORMAT, self.model.identity, messages(conversation), list(labels), begun, settings)
 
 
@@ -176,6 +218,7 @@ def _verdict(reading: Reading, labels: Sequence[str]) -> Verdict | None:
         p = tuple(reading.masses.get(label, 0.0) / total for label in labels)
         left_out = sum(reading.pending.values()) >= WORTH_ASKING * reading.total
         return Verdict(p, reading.text, total, is_undivided=left_out)
-    if label := read_written(reading.text, labels):
-        return Verdict(tuple(float(one == label) for one in labels), reading.text, 1.0, is_written=True)
+    if not reading.fault and (label := read_written(reading.text, labels)):
+        p = tuple(float(one == label) for one in labels)
+        return Verdict(p, reading.text, 1.0, is_written=True, thought=reading.thought)
     return None

@@ -24,6 +24,7 @@ from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, InputError
 from lmgym.generation.protocol import Sampling
 from lmgym.report.panels import duration
 from lmgym.runs.files import read_json, write_json, write_lines
+from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.named_scorers import load_scorer, read_names
 from lmgym.scoring.protocol import Scorer
 from lmgym.shell import command
@@ -69,12 +70,11 @@ class AttackConfig:
     """of a reply"""
     temperature: Annotated[float, Range(0, MOST_TEMPERATURE, above=True)] = 1.0
     """of the policy"""
-    concurrency: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None
-    """most requests to the server of a policy or judge at a time; none: 8, or as a rubric says"""
     seed: Annotated[int, SEED] = 0
     """of the policy's replies, and of the halves"""
     output: str = "outputs/attack"
     """folder for attack.json, attack.html and rows.jsonl"""
+    asking: JudgeConfig = field(default_factory=JudgeConfig)
     columns: ColumnConfig = field(default_factory=ColumnConfig)
 
     def __post_init__(self) -> None:
@@ -92,8 +92,8 @@ def run_attack(scorer: str, config: AttackConfig) -> Attack:
         raise InputError(f"--output {shown_path(config.output)} is a file; needed: a folder")
     earlier = _earlier(config.earlier)
     paths = {TARGET: scorer} | (read_names(config.monitors, "--monitors") if config.monitors else {})
-    scorers = {name: load_scorer(path, concurrency=config.concurrency) for name, path in paths.items()}
-    judge = load_scorer(config.judge, concurrency=config.concurrency) if config.judge else None
+    scorers = {name: load_scorer(path, asking=config.asking) for name, path in paths.items()}
+    judge = load_scorer(config.judge, asking=config.asking) if config.judge else None
     samples, plan = _samples_and_plan(config, len(earlier))
     watched = f", and by {', '.join(list(scorers)[1:])}" if config.monitors else ""
     say(
@@ -145,7 +145,7 @@ def _generated(config: AttackConfig, samples: list[Sample], replies: int, policy
     """The prompts with so many replies of the policy, or of another one; the first prompt tells the time."""
     from lmgym.generation.model_specs import load_generator
 
-    generator = load_generator(policy or config.policy, config.concurrency)
+    generator = load_generator(policy or config.policy, config.asking.concurrency)
     sampling = Sampling(config.max_new_tokens, config.temperature, seed=config.seed)
     began = time.perf_counter()
     first, _ = generate_replies(generator, samples[:1], replies, sampling)

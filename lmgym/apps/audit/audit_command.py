@@ -14,6 +14,7 @@ from lmgym.console import CleanConsole, say
 from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER, InputError, shown_path
 from lmgym.generation.protocol import Sampling
 from lmgym.runs.files import write_json
+from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.statistics import notes
 
@@ -48,12 +49,11 @@ class AuditConfig:
     """of a reply; a rewrite may have three times as many"""
     temperature: Annotated[float, Range(0, MOST_TEMPERATURE, above=True)] = 1.0
     """of the policy"""
-    concurrency: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None
-    """most requests to the server of a policy, rewriter or judge at a time; none: 8, or as a rubric says"""
     seed: Annotated[int, SEED] = 0
     """of the policy's replies"""
     output: str = "outputs/audit"
     """folder for audit.json and audit.html"""
+    asking: JudgeConfig = field(default_factory=JudgeConfig)
     columns: ColumnConfig = field(default_factory=ColumnConfig)
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ def run_audit(scorer: str, config: AuditConfig) -> Audit:
     folder = Path(config.output)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output {shown_path(config.output)} is a file; needed: a folder")
-    loaded = load_scorer(scorer, concurrency=config.concurrency)
+    loaded = load_scorer(scorer, asking=config.asking)
     samples = _samples(config)
     wanted = biases(config.words)
     if config.rewriter:
@@ -75,7 +75,7 @@ def run_audit(scorer: str, config: AuditConfig) -> Audit:
         from lmgym.generation.model_specs import load_generator
 
         sampling = Sampling(max_new_tokens=3 * config.max_new_tokens, temperature=0)
-        rewriter = load_generator(config.rewriter, config.concurrency)
+        rewriter = load_generator(config.rewriter, config.asking.concurrency)
         wanted.insert(0, length_by_rewriting(rewriter, samples, config.edited, sampling))
     total = len(samples)
     audit = audit_scorer(
@@ -123,7 +123,8 @@ def _replies_of(model: str, config: AuditConfig, samples: list[Sample]) -> list[
 
     sampling = Sampling(config.max_new_tokens, config.temperature, seed=config.seed)
     say(f"{config.replies} replies of {model} to each of {len(samples):,} prompts", error=True)
-    samples, ends = generate_replies(load_generator(model, config.concurrency), samples, config.replies, sampling)
+    policy = load_generator(model, config.asking.concurrency)
+    samples, ends = generate_replies(policy, samples, config.replies, sampling)
     if ends["length"]:
         say(f"{ends['length']:,} of {ends.total():,} replies were cut at max_new_tokens={config.max_new_tokens}")
     return samples

@@ -5,8 +5,8 @@ import click
 from lmgym.runs.launch import launch
 
 
-@click.command()
-@click.argument("scorers", nargs=-1, required=True, metavar="SCORER... | a=PATH b=PATH...")
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCORER... | a=PATH b=PATH...")
 @click.option(
     "--suite",
     required=True,
@@ -25,25 +25,24 @@ from lmgym.runs.launch import launch
 @click.option(
     "--max_rows", "--max-rows", type=click.IntRange(1), metavar="N", help="the first N rows of each subset only"
 )
-@click.option("--concurrency", type=click.IntRange(1), help="most requests of a judge to its server at a time")
 def judge(
-    scorers: tuple[str, ...],
-    suite: str,
-    dataset: str | None,
-    output: str | None,
-    ties: str,
-    max_rows: int | None,
-    concurrency: int | None,
+    words: tuple[str, ...], suite: str, dataset: str | None, output: str | None, ties: str, max_rows: int | None
 ) -> None:
     """Score a published suite, with intervals: a scorecard, a page, and a table for the model card.
 
     SCORER is a folder, a hub id, or whatever else `lmgym score` takes. Several, such as a=PATH b=PATH, are compared in
     pairs on the same rows. Suites are rewardbench, rewardbench2, rm-bench, judgebench, llmbar, or a FILE of pairs
     (prompt, chosen, rejected) or of several replies to a prompt. A run that was killed continues by the same command.
+    A model that judges is asked as --judge_tokens, --reasoning_effort, --concurrency, --patience, --prices and
+    --max_cost say (docs/judges.md).
     """
     from lmgym.apps.audit.judge_command import run_judge
+    from lmgym.runs.flags import override
+    from lmgym.scoring.judge_settings import JudgeConfig
 
-    launch(lambda: run_judge(scorers, suite, dataset, output, ties, max_rows, concurrency))
+    at = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    asking = override(JudgeConfig(), words[at:])
+    launch(lambda: run_judge(words[:at], suite, dataset, output, ties, max_rows, asking))
 
 
 # behind SCORER all flags, --help too, are those of the audit

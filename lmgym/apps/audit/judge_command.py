@@ -14,6 +14,7 @@ from lmgym.report.page import REPORT
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.files import write_json, write_text
 from lmgym.runs.locks import FolderLock
+from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.named_scorers import JUDGE, RUBRIC, load_scorer, read_names
 from lmgym.scoring.protocol import Scorer
 
@@ -27,11 +28,11 @@ def run_judge(
     output: str | None,
     ties: str,
     max_rows: int | None,
-    concurrency: int | None = None,
+    asking: JudgeConfig | None = None,
 ) -> None:
     """Scores a suite by the scorers that `words` name; prints the figures.
 
-    `concurrency`: most requests of a judge to its server at a time, in place of its rubric's.
+    `asking`: how a judge's model is asked, in place of its rubric's.
 
     Raises InputError for unknown suites, scorers that do not load, rows of another form, and a folder with scores of
     another scorer.
@@ -41,7 +42,7 @@ def run_judge(
     folder = Path(output).expanduser() if output else default_folder(paths, read)
     lock = FolderLock(folder)
     try:
-        judge_in(folder, paths, read, ties, concurrency)
+        judge_in(folder, paths, read, ties, asking)
     finally:
         lock.release()
 
@@ -52,10 +53,10 @@ def default_folder(paths: dict[str, str], read: Read) -> Path:
 
 
 def judge_in(
-    folder: Path, paths: dict[str, str], read: Read, ties: str = "protocol", concurrency: int | None = None
+    folder: Path, paths: dict[str, str], read: Read, ties: str = "protocol", asking: JudgeConfig | None = None
 ) -> dict[str, Any]:
     """The scorecard of the scorers, which is in the folder then, with what was scored before in it."""
-    scorers = {name: _scored_by(folder, name, path, read, ties, concurrency) for name, path in paths.items()}
+    scorers = {name: _scored_by(folder, name, path, read, ties, asking) for name, path in paths.items()}
     card = scorecard(read, scorers)
     write_json(folder / SCORECARD, card)
     write_text(folder / TABLE, markdown(card))
@@ -67,13 +68,13 @@ def judge_in(
     return card
 
 
-def _scored_by(folder: Path, name: str, path: str, read: Read, ties: str, concurrency: int | None) -> ScoredBy:
+def _scored_by(folder: Path, name: str, path: str, read: Read, ties: str, asking: JudgeConfig | None) -> ScoredBy:
     """The scores of all rows: those of the journal, and of the rest by the scorer, which loads only if it is needed."""
     fingerprint = scorer_fingerprint(path)
     journal = folder / f"scores_{name}.jsonl"
     found = read_journal(journal, path, fingerprint)
     left = _unscored(read.items, found)
-    scorer = load_scorer(path, concurrency=concurrency) if left else None
+    scorer = load_scorer(path, asking=asking) if left else None
     if scorer is None:
         say(f"{name}: all {len(read.items):,} rows have their scores in {journal}; nothing to score", error=True)
     else:

@@ -16,6 +16,7 @@ from lmgym.errors import ServerError
 from lmgym.generation.anthropic_server import AnthropicGenerator
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.generation.request_limits import RequestLimits
 from lmgym.text import Conversation, Turn
 
 HELLO = Conversation((Turn("user", "hello"),))
@@ -60,7 +61,9 @@ def test_no_more_requests_than_permitted_run_at_once(serve, monkeypatch: pytest.
     monkeypatch.delenv("OPENAI_API_KEY")
     server = serve("stalls")
     with pytest.raises(ServerError):
-        ServedGenerator(server.url, "tiny", timeout=1, retries=0, concurrency=3).reply([HELLO] * 10, 1, Sampling())
+        ServedGenerator(server.url, "tiny", timeout=1, retries=0, limits=RequestLimits(3)).reply(
+            [HELLO] * 10, 1, Sampling()
+        )
     assert len(server.requests) == 3
 
 

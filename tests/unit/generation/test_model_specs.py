@@ -13,6 +13,7 @@ from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.model_specs import ModelSpec, load_generator, read_model_spec
 from lmgym.generation.protocol import Sampling
+from lmgym.generation.request_limits import RequestLimits
 from lmgym.models.sources import refuse_served
 from lmgym.text import Conversation, Turn
 
@@ -137,7 +138,9 @@ def test_a_limit_of_requests_holds_over_all_servers(serve) -> None:
     servers = [serve("stalls"), serve("stalls")]
     from lmgym.generation.openai_server import ServedGenerator
 
-    generator = ServedGenerator([server.url for server in servers], "tiny", timeout=1, retries=0, concurrency=3)
+    generator = ServedGenerator(
+        [server.url for server in servers], "tiny", timeout=1, retries=0, limits=RequestLimits(3)
+    )
     with pytest.raises(RuntimeError, match="no answer within timeout=1 s"):
         generator.reply(ASKED, 1, SAMPLED)
     assert sum(len(server.requests) for server in servers) == 3

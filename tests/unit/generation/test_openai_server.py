@@ -17,9 +17,9 @@ from patience import wait_until
 
 from lmgym.errors import InputError, ServerError
 from lmgym.generation import model_server
-from lmgym.generation.model_server import MAX_RETRY_AFTER, parse_retry_after
 from lmgym.generation.openai_server import SEED_STEP, ServedGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.generation.request_limits import RequestLimits
 from lmgym.scoring.best_of_n import BestOfN
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
@@ -100,7 +100,7 @@ def test_replies_are_in_the_order_of_their_requests_and_surplus_ones_are_left_ou
 
 
 def test_a_conversation_gets_alone_what_it_gets_among_others_and_the_second_time(serve) -> None:
-    generator = ServedGenerator(serve("ignores_n").url, "tiny", concurrency=3)
+    generator = ServedGenerator(serve("ignores_n").url, "tiny", limits=RequestLimits(3))
     both = generator.reply([HELLO, OTHER], 4, Sampling(seed=7))
     assert generator.reply([OTHER], 4, Sampling(seed=8)) == both[1:]
     assert generator.reply([HELLO, OTHER], 4, Sampling(seed=7)) == both
@@ -189,13 +189,6 @@ def test_a_busy_or_failing_server_is_retried_after_the_wait_it_asks_for(serve, m
     assert 0.25 < second["time"] - first["time"] < 10  # Retry-After: 0.3
 
 
-def test_the_wait_that_a_server_asks_for_is_bounded() -> None:
-    assert parse_retry_after("7") == 7
-    assert parse_retry_after("86400") == MAX_RETRY_AFTER
-    assert parse_retry_after("Fri, 31 Dec 9999 23:59:59 GMT") == MAX_RETRY_AFTER
-    assert [parse_retry_after(words) for words in ("", "-3", "soon", "Thu, 01 Jan 1970 00:00:00 GMT")] == [0] * 4
-
-
 @pytest.mark.parametrize("api", ["chat", "completions"])
 @pytest.mark.parametrize("mode", ["not_json", "no_choices", "empty_choices", "null_content", "a_list", "deep"])
 def test_invalid_answers_are_retried_and_then_reported(serve, mode: str, api) -> None:
@@ -220,7 +213,7 @@ def test_a_server_that_dies_in_the_middle_is_reported_and_the_next_one_answers(s
 def test_a_server_that_dies_among_many_requests_ends_all_of_them(serve) -> None:
     server = serve("dies_later")
     calls: list = []
-    generator = ServedGenerator(server.url, "tiny", n_in_one_request=False, retries=1, concurrency=2)
+    generator = ServedGenerator(server.url, "tiny", n_in_one_request=False, retries=1, limits=RequestLimits(2))
     with pytest.raises(ServerError):
         generator.reply([HELLO], 50, Sampling(), lambda *p: calls.append(p))
     assert calls[:1] == [(1, 50)]
@@ -377,9 +370,7 @@ def test_an_invalid_address_is_refused_without_repeating_it(url: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"api": "responses"}, {"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"concurrency": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"api": "responses"}, {"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}])
 def test_invalid_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InputError, match=f"{next(iter(wrong))}=.*needed"):
         ServedGenerator("http://localhost/v1", "tiny", **wrong)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from lmgym.errors import ServerError
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.text import Conversation, Turn
@@ -37,14 +36,30 @@ def test_short_replies_may_be_equal(serve, capsys: pytest.CaptureFixture[str]) -
     assert "equal replies" not in capsys.readouterr().err
 
 
-def test_text_that_a_parser_has_taken_is_said_once(serve, capsys: pytest.CaptureFixture[str]) -> None:
-    thinking = generator(serve("thinks"))
+def test_what_a_servers_parser_takes_as_a_thought_is_kept_beside_the_text(serve, capsys) -> None:
+    [[reply]] = generator(serve("thinks")).reply([HELLO], 1, Sampling())
+    assert (reply.text, reply.thought) == ("0.0 to hello", "hm")
+    thinking = generator(serve("thinks_only"))
     for _ in range(2):
         [[reply]] = thinking.reply([HELLO], 1, Sampling())
-        assert reply.text == "0.0 to hello"
-    assert capsys.readouterr().err.count("returned reasoning_content beside the text, which lacks that part") == 1
-    with pytest.raises(ServerError, match="it is in reasoning_content: start the server without that parser"):
-        generator(serve("thinks_only")).reply([HELLO], 1, Sampling())
+        assert (reply.text, reply.thought, reply.finish_reason) == ("", "hm", "length")
+    assert capsys.readouterr().err.count("gave a reply that ended at 64 tokens, within its thoughts") == 1
+
+
+def test_tool_calls_that_a_parser_has_taken_are_said_once(serve, capsys) -> None:
+    calling = generator(serve("calls"))
+    for _ in range(2):
+        calling.reply([HELLO], 1, Sampling())
+    assert capsys.readouterr().err.count("returned tool_calls beside the text, which lacks that part") == 1
+
+
+def test_what_a_server_withholds_is_no_reply_and_has_its_words(serve) -> None:
+    [[reply]] = generator(serve("filters")).reply([HELLO], 1, Sampling())
+    assert (reply.text, reply.withheld) == ("", "finish_reason content_filter")
+    [[reply]] = generator(serve("refuses_softly")).reply([HELLO], 1, Sampling())
+    assert (reply.text, reply.withheld) == ("", "I cannot help with that.")
+    [[reply]] = generator(serve("filters_prompts")).reply([HELLO], 1, Sampling())
+    assert (reply.text, reply.withheld) == ("", "content_filter: The prompt was filtered.")
 
 
 def test_tokens_of_several_replies_are_counted_by_their_log_probabilities(serve) -> None:

@@ -83,10 +83,19 @@ def test_numbers_that_are_no_probabilities_tell_nothing(numbers: float) -> None:
     ("text", "label"),
     [
         ("7", "7"),
-        ("I give it 8.", "8"),
-        ("10/10", "10"),
         ("**10**", "10"),
-        ("Grade: 1", "1"),
+        ("[[8]]", "8"),
+        ("I give it [[ 8 ]].", "8"),
+        ("Perhaps [[1]]? No. **[[7]]**", "7"),
+        ("[[**9**]]", "9"),
+        ("[[7]], or [[11]]", ""),
+        ("[[7.5]]", ""),
+        ("[[7/10]]", ""),
+        ("On a scale from 1 to 10: 6", ""),
+        ("Criterion 1: met. [[6]]", "6"),
+        ("Grade: 1", ""),
+        ("10/10", ""),
+        ("-7", ""),
         ("100", ""),
         ("7.5", ""),
         ("seven", ""),
@@ -94,5 +103,5 @@ def test_numbers_that_are_no_probabilities_tell_nothing(numbers: float) -> None:
         ("", ""),
     ],
 )
-def test_a_written_grade_is_the_first_that_is_a_word_of_its_own(text: str, label: str) -> None:
+def test_a_written_grade_is_the_last_in_double_brackets_or_the_only_word(text: str, label: str) -> None:
     assert read_written(text, GRADES) == label

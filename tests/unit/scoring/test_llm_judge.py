@@ -20,6 +20,7 @@ from lmgym.models.small_models import make_small_model
 from lmgym.scoring.best_of_n import BestOfN
 from lmgym.scoring.judge_models import LocalModel, load_judge_model
 from lmgym.scoring.judge_prompts import NAMES, Criterion, grading_prompt
+from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.llm_judge import ComparingJudge, GradingJudge
 from lmgym.scoring.protocol import NoVerdict
 from lmgym.scoring.verdict_cache import VerdictCache
@@ -42,7 +43,7 @@ def serve() -> Iterator[Callable[..., JudgeServer]]:
 
 
 def judge_of(server: JudgeServer, cache: VerdictCache, concurrency: int = 8) -> GradingJudge:
-    return GradingJudge(Verdicts(load_judge_model(server.spec, concurrency), cache))
+    return GradingJudge(Verdicts(load_judge_model(server.spec, JudgeConfig(concurrency=concurrency)), cache))
 
 
 def fenced(prompt: str, what: str) -> str:
@@ -77,7 +78,7 @@ def test_criteria_are_asked_one_by_one_and_weighted(serve, cache) -> None:
 
 def digits(prompt: str, begun: str) -> list[dict[str, float]]:
     """A tokenizer of single digits: 10 to 1 is as 3 to 1 after a 1."""
-    return [{"0": 0.75, "<|end|>": 0.25}] if begun == "[[1" else [{"7": 0.6, "1": 0.4}, {"<|end|>": 1.0}]
+    return [{"0": 0.75, "<|end|>": 0.25}] if begun == "[[1" else [{"7": 0.6, "1": 0.4}, {"]]": 1.0}]
 
 
 def test_vllm_is_asked_to_go_on_from_a_digit_that_two_grades_share(serve, cache) -> None:
@@ -101,7 +102,7 @@ def test_another_server_leaves_out_what_two_grades_share_and_it_is_counted(serve
 
 
 def test_a_server_without_log_probabilities_is_read_by_what_it_writes_and_that_is_said(serve, cache, capsys) -> None:
-    server = serve(lambda *_: [{"Grade: ": 1.0}, {"8": 1.0}], logprobs=False)
+    server = serve(lambda *_: [{"[[": 1.0}, {"8": 1.0}, {"]]": 1.0}], logprobs=False)
     judge = judge_of(server, cache)
     [grade] = judge.grade([ASKED], ["a"])
     assert (grade.score, grade.entropies) == (8.0, {"quality": 0.0})
@@ -113,7 +114,7 @@ def test_anthropics_interface_is_read_by_what_it_writes_and_each_verdict_is_kept
     server = serve(by_length)
     judge = GradingJudge(Verdicts(load_judge_model(f"anthropic:{server.url}#tiny"), cache))
     assert judge.score([ASKED] * 2, ["one two three", "a b c d e"]).tolist() == [3.0, 5.0]
-    assert (judge.verdicts.counts.written, len(cache), judge.verdicts.model.usage.prompt_tokens) == (2, 2, 200)
+    assert (judge.verdicts.counts.written, len(cache), judge.verdicts.model.usage.prompt_tokens) == (2, 2, 300)
 
 
 def test_a_server_that_allows_fewer_log_probabilities_gives_those(serve, cache) -> None:
@@ -129,7 +130,9 @@ def test_a_server_whose_log_probabilities_are_no_numbers_is_read_by_what_it_writ
 def test_a_reply_without_a_grade_is_an_error_and_never_a_number(serve, cache) -> None:
     server = serve(lambda prompt, _: [{"Nice!": 1.0}] if fenced(prompt, "reply") == "odd" else [{"5": 1.0}])
     judge = judge_of(server, cache)
-    with pytest.raises(NoVerdict, match="no verdict on 1 of 2 questions; needed: a model that answers 1 to 10"):
+    with pytest.raises(
+        NoVerdict, match="no verdict on 1 of 2 questions; needed: a model that answers 1 to 10 in double brackets"
+    ):
         judge.score([ASKED, ASKED], ["even", "odd"])
     assert judge.score([ASKED], ["even"]).tolist() == [5.0]
     assert server.asked == 2

@@ -10,6 +10,7 @@ from judge_server import JudgeServer
 
 from lmgym.cli.main import main
 from lmgym.errors import InputError, ServerError
+from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.llm_judge import ComparingJudge, GradingJudge
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.rubrics import read_rubric, read_spec, summary
@@ -119,7 +120,7 @@ def test_lmgym_score_writes_each_criterions_grade_and_says_the_cost(tmp_path: Pa
     assert row["grades"] == pytest.approx(
         {"helpful": 5, "short": 2, "helpful entropy": 0, "short entropy": 0.6931472}, abs=1e-6
     )
-    judge = load_scorer(rubric, concurrency=2)
+    judge = load_scorer(rubric, asking=JudgeConfig(concurrency=2))
     assert isinstance(judge, GradingJudge)
     assert judge.verdicts.model.generator.concurrency == 2  # type: ignore[attr-defined]
     assert server.asked == 4
@@ -127,12 +128,12 @@ def test_lmgym_score_writes_each_criterions_grade_and_says_the_cost(tmp_path: Pa
 
 def test_a_judges_summary_has_verdicts_cache_order_bias_tokens_and_cost(server: JudgeServer) -> None:
     server.answer = lambda *_: [{"A": 0.9, "B": 0.1}]
-    judge = load_scorer(f"compare:{server.spec}")
+    judge = load_scorer(f"compare:{server.spec}", asking=JudgeConfig(prices="2,10"))
     assert isinstance(judge, ComparingJudge)
 
     asked = Conversation((Turn("user", "x"),))
     assert judge.score([asked] * 2, ["a", "b"]).tolist() == [0.5, 0.5]
-    said = summary(judge, (2.0, 10.0))
+    said = summary(judge)
     assert said.startswith("2 verdicts, 0 of them from ")
     assert "the winner changes with the order in 100.0%, P of the reply that is shown first is 0.900" in said
     assert said.endswith("3 requests, 300 tokens read, 3 written, cost 0.0006")
@@ -154,7 +155,7 @@ def test_a_summary_says_nothing_of_probabilities_that_nobody_gave(server: JudgeS
 
 
 def test_verdicts_that_were_kept_before_a_server_died_are_counted(server: JudgeServer) -> None:
-    judge = load_scorer(f"compare:{server.spec}", concurrency=1)
+    judge = load_scorer(f"compare:{server.spec}", asking=JudgeConfig(concurrency=1))
     assert isinstance(judge, ComparingJudge)
     server.dies_after = server.answered + 3
     asked = [Conversation((Turn("user", f"x{i}"),)) for i in range(4)]

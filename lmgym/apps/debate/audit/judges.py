@@ -58,9 +58,10 @@ def load_judge(
     if name.endswith(".py"):
         return _of_file(Path(name))
     if name.startswith(SCORER) or (Path(name) / SETTINGS).is_file():
+        from lmgym.scoring.judge_settings import JudgeConfig
         from lmgym.scoring.named_scorers import load_scorer
 
-        scorer = load_scorer(name.removeprefix(SCORER), concurrency=concurrency)
+        scorer = load_scorer(name.removeprefix(SCORER), asking=JudgeConfig(concurrency=concurrency))
         gives_p = hasattr(scorer, "score_groups")  # of a judge that compares
         return ScorerJudge(scorer, PROMPTS, logits=not gives_p, both_orders=both_orders), PROMPTS
     if (Path(name) / PROBE).is_file():

@@ -44,8 +44,13 @@ class ServedNameJudge:
         )
 
     def check(self) -> None:
-        """Asks for a short reply. Raises InputError if it comes without log-probabilities."""
-        self._replies([Conversation((Turn("user", f"Write this name: {DEBATERS[0]}"),))])
+        """Asks for a short reply. Raises InputError for one without log-probabilities, or with thoughts before it."""
+        [reply] = self._replies([Conversation((Turn("user", f"Write this name: {DEBATERS[0]}"),))])
+        if reply.thought:
+            raise InputError(
+                f"{self.server.base_url} serves a model that thinks before it answers, so that no probability of its "
+                "next token is its verdict; needed: a judge that writes (SpeechPlayer), or a server with thinking off"
+            )
 
     def _replies(self, conversations: Sequence[Conversation]) -> list[Completion]:
         completions = [reply for [reply] in self.server.reply(conversations, 1, VERDICT)]
