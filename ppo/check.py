@@ -50,7 +50,7 @@ from ppo.config.rollout import OWN
 from ppo.memory import check_run_memory
 from ppo.opponents import check_opponents
 from ppo.rewards import EVAL_SCORER
-from ppo.task_setups import Prepare, TaskSetup, check_setup
+from ppo.task_setups import Prepare, TaskSetup, check_setup, verdict_notes
 
 MOST_PASSES, FEWEST_ITERATIONS = 10, 10
 """over the tasks, and of a run, where the user did not set the number of updates"""
@@ -89,7 +89,8 @@ class Plan:
         )
         if setup.rows:
             show_rejections(setup.tally)
-        show_notes([*setup.reading, *(part.line("prompts") for part in setup.parts), str(config.algorithm)])
+        parts = [part.line("prompts") for part in setup.parts]
+        show_notes([*setup.reading, *parts, str(config.algorithm), *verdict_notes(config, setup)])
         say(f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {config.policy.precision}")
         show_notes(self.notes)
 
@@ -150,6 +151,7 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
     check_normalize(config)
     method, algorithm, adapts = config.method, config.algorithm, config.method.target is not None
     rollouts, batch, group = config.rollout.num_rollouts, config.optimizer.global_batch, algorithm.num_generations
+    compared = config.reward.has_comparing_judge
     unfrozen, lora, horizon = method.num_layers_unfrozen, config.policy.lora_rank, MOST_CHANGE * rollouts
     rules = {
         f"learning_rate={config.optimizer.learning_rate}; needed: above 0": config.optimizer.learning_rate == 0,
@@ -164,6 +166,13 @@ def check_settings(config: PPOConfig, ranks: int) -> None:
         "are whole": rollouts % group > 0,
         f"num_generations={group} with --method {algorithm.name}, which compares the replies to one prompt; needed: 2 "
         "or more": algorithm.compares and group < 2,
+        f"--scorers {shown(config.reward.scorers)} compares the replies to one prompt, and --method {algorithm.name} "
+        "has each reply alone; needed: --method grpo, rloo or another one that compares": compared
+        and not algorithm.compares,
+        f"--scorers {shown(config.reward.scorers)} compares the replies to one prompt, and {rollouts // max(1, group)} "
+        f"groups on {ranks} ranks are split; needed: num_rollouts={_near(rollouts, group * ranks)}": compared
+        and algorithm.compares
+        and (rollouts // max(1, group)) % ranks > 0,
         f"delta={method.delta} with epsilon_high={algorithm.epsilon_high:g}; needed: a delta above "
         f"{1 + algorithm.epsilon_high:g}, or it would bound what is clipped already": method.delta is not None
         and method.delta <= 1 + algorithm.epsilon_high,
@@ -184,6 +193,11 @@ def check_normalize(config: PPOConfig) -> None:
     normalize, algorithm, clip = config.reward.normalize, config.algorithm, config.reward.cliprange_reward
     if normalize not in (None, "run", "group", "none"):
         raise InputError(f"normalize={shown(normalize)}; needed: run, group or none")
+    if normalize == "run" and config.reward.has_comparing_judge:
+        raise InputError(
+            "normalize=run with a judge that compares, whose strengths sum to 0 among the replies to each prompt; "
+            "needed: --normalize none, or group"
+        )
     if normalize != "group":
         return
     if not algorithm.compares or algorithm.percentile is not None:

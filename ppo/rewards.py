@@ -10,6 +10,7 @@ from lmgym.environments.function_reward import FunctionReward
 from lmgym.environments.protocol import RewardFunction
 from lmgym.environments.scorer_reward import ScorerReward, Source
 from lmgym.errors import InputError, listed
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.function_forms import Given
 from lmgym.scoring.function_scorers import NOTHING, FileScorer
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
@@ -58,7 +59,8 @@ def normalised_by_run(settings: RewardConfig, reward: RewardFunction | None) -> 
     if not isinstance(reward, ScorerReward) or settings.normalize not in ("run", None):
         return []
     asked = settings.normalize == "run"
-    return [name for name, one in reward.scorers.items() if asked or not isinstance(one, FunctionReward)]
+    own = {n: one for n, one in reward.scorers.items() if not isinstance(one, ComparingJudge)}
+    return [name for name, one in own.items() if asked or not isinstance(one, FunctionReward)]
 
 
 def weights_by_group(settings: RewardConfig, reward: RewardFunction | None) -> Mapping[str, float] | None:

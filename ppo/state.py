@@ -86,6 +86,8 @@ class LoopState:
     """mean tokens of a reply in the first iteration"""
     before: dict[str, float] = field(default_factory=dict)
     """metrics of the evaluation before step 1"""
+    starting_replies: dict[str, str] = field(default_factory=dict)
+    """those of that evaluation, by prompt, where a judge compares with them"""
     critic_is_ready: bool = False
     """it explained the share of the returns' variance that ends its warm-up"""
     rounding: float | None = None
@@ -123,6 +125,7 @@ class LoopState:
             "iteration": self.iteration,
             "first_length": self.first_length,
             "before": self.before,
+            "starting_replies": self.starting_replies,
             "critic_is_ready": self.critic_is_ready,
             "rounding": self.rounding,
             "best": self.best.as_json(),
@@ -140,6 +143,7 @@ class LoopState:
         self.scorer_moments = None if moments is None else {n: (float(m), float(s)) for n, (m, s) in moments.items()}
         self.iteration, self.first_length = int(saved["iteration"]), float(saved["first_length"])
         self.before, self.rounding = saved["before"], saved["rounding"]
+        self.starting_replies = saved.get("starting_replies", {})
         self.critic_is_ready = bool(saved.get("critic_is_ready", False))
         self.best.restore(saved["best"])
         self.reward_is_flat = bool(saved["reward_is_flat"])

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from lmgym.data.mixing import Part, drawn_by_set
 from lmgym.data.prompts import Prompts, RowCheck, read_prompts
 from lmgym.data.rejections import Rejection, Tally, tally
+from lmgym.distributed.ranks import all_gather_objects
 from lmgym.environments.bounds import read_result
 from lmgym.environments.function_reward import FunctionReward
 from lmgym.environments.players import Actor
@@ -18,7 +19,9 @@ from lmgym.environments.scorer_reward import ScorerReward, Source
 from lmgym.errors import InputError, shown
 from lmgym.generation.actions import read_candidates
 from lmgym.runs.user_code import call_user_code
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.named_scorers import read_weights
+from lmgym.scoring.strengths import comparisons_of
 from ppo.config import PPOConfig, RewardConfig
 from ppo.rewards import (
     EVAL_SCORER,
@@ -277,6 +280,36 @@ def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> T
     known = draw_random_walks(graph_seed)
     reward = FunctionReward(known.reward, tokenizer, None)
     return TaskSetup(known.tasks, 50 * known.tasks, ScoredChat, reward, f"random walks {graph_seed}", known.metric)
+
+
+def judges_that_compare(setup: TaskSetup) -> Mapping[str, ComparingJudge]:
+    """Those among what is optimised and the monitors, by name."""
+    reward = setup.reward_function
+    sources = {**(reward.scorers if isinstance(reward, ScorerReward) else {}), **setup.monitors}
+    return {name: source for name, source in sources.items() if isinstance(source, ComparingJudge)}
+
+
+def share_starting_replies(setup: TaskSetup, known: Mapping[str, str]) -> dict[str, str]:
+    """The replies before step 1 of all ranks, by prompt, with which judges that compare do so in evaluations from then
+    on; `known` from a checkpoint. Collective.
+    """
+    judges = judges_that_compare(setup).values()
+    own = {key: reply for judge in judges for key, reply in judge.starting.items()}
+    shared = {key: reply for of_rank in all_gather_objects(own) for key, reply in of_rank.items()} | dict(known)
+    for judge in judges:
+        judge.starting = dict(shared)
+    return shared
+
+
+def verdict_notes(config: PPOConfig, setup: TaskSetup) -> list[str]:
+    """A line on each judge that compares: the verdicts that an iteration asks it for at most."""
+    group, replies = config.algorithm.num_generations, config.rollout.num_rollouts
+    verdicts = 2 * comparisons_of(group) * (replies // group)
+    return [
+        f"{name} compares {group} replies to a prompt: at most {verdicts:,} verdicts an iteration, both orders counted"
+        for name in judges_that_compare(setup)
+        if name not in setup.monitors
+    ]
 
 
 def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> None:

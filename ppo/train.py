@@ -64,7 +64,7 @@ from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
 from ppo.sync_proof import SyncError
-from ppo.task_setups import Prepare
+from ppo.task_setups import Prepare, share_starting_replies
 
 
 def train(config: PPOConfig, prepare: Prepare) -> Path:
@@ -118,6 +118,7 @@ def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, 
         c.status.update(doing="evaluating")
         state.before = _evaluate(config, c, state, run, supervisor, 0)
         run.log(0, state.before)
+    state.starting_replies = share_starting_replies(c.setup, state.starting_replies)
     c.status.begin(state.iteration * plan.updates_per_iteration)
     return state
 

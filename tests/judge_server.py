@@ -2,12 +2,21 @@
 
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import MappingProxyType
+
+from lmgym.generation.model_server import Usage
+from lmgym.scoring.comparing_judge import ComparingJudge
+from lmgym.scoring.label_probabilities import Reading
+from lmgym.scoring.verdict_cache import VerdictCache
+from lmgym.scoring.verdicts import Verdicts
+from lmgym.text import Conversation
 
 Places = Sequence[Mapping[str, float]]
 """probabilities of tokens at each place of a reply; the likeliest of each are written"""
@@ -123,6 +132,37 @@ class JudgeServer:
     def stop(self) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+
+def fenced(prompt: str, what: str) -> str:
+    """The text in the fence of a judge's prompt."""
+    match = re.search(rf"<({what}-[0-9a-f]{{8}})>\n(.*)\n</\1>", prompt, re.DOTALL)
+    assert match
+    return match[2]
+
+
+class RuleModel:
+    """A judge's model without a server: P of A is a function of both replies; None is no verdict."""
+
+    identity, continues, tokens, reasons, limits = "tests", False, 16, False, None
+
+    def __init__(self, rule: Callable[[str, str], float | None]) -> None:
+        self.rule, self.usage, self.asked = rule, Usage(), 0
+
+    def ask(self, conversations: Sequence[Conversation], labels: Sequence[str], each: Callable) -> None:
+        for number, conversation in enumerate(conversations):
+            prompt = conversation.turns[-1].text
+            p = self.rule(fenced(prompt, "reply-A"), fenced(prompt, "reply-B"))
+            each(number, Reading("", {} if p is None else {"A": p, "B": 1 - p}))
+        self.asked += len(conversations)
+
+    def go_on(self, *_: object) -> None:
+        raise AssertionError("does not continue")
+
+
+def comparing_judge(rule: Callable[[str, str], float | None], cache: Path) -> ComparingJudge:
+    """A judge that compares by a rule."""
+    return ComparingJudge(Verdicts(RuleModel(rule), VerdictCache(cache / "verdicts.sqlite")))
 
 
 @contextmanager

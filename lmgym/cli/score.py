@@ -1,5 +1,6 @@
 """`lmgym score`: a scorer's opinion of the replies in a file, one JSON line per row, and the figures of them all."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -179,13 +180,16 @@ def _together(rows: Sequence[ScoredRow]) -> Iterator[Sequence[ScoredRow]]:
 def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
     """The scores of each row's replies. A judge that compares is given those of a row, and of no other one."""
     if hasattr(scorer, "score_groups"):
-        return scorer.score_groups([row.conversation for row in rows], [row.replies for row in rows])
+        found: Any = scorer.score_groups([row.conversation for row in rows], [row.replies for row in rows])
+        if missing := sum(math.isnan(score) for scores in found for score in scores):
+            raise NoVerdict(f"the judge gave no verdict on {missing:,} replies")
+        return found
     conversations = [row.conversation for row in rows for _ in row.replies]
     replies = [reply for row in rows for reply in row.replies]
     if isinstance(scorer, FileScorer):
         columns = [row.columns for row in rows for _ in row.replies]
         given = zip(conversations, replies, columns, strict=True)
-        found: Any = scorer.score_inputs([RewardInput(c, reply, columns=own) for c, reply, own in given])
+        found = scorer.score_inputs([RewardInput(c, reply, columns=own) for c, reply, own in given])
     else:
         found = scorer.score(conversations, replies)  # type: ignore[arg-type]  # a model renders a turn with reasoning
     scores = iter(read_scores(found, len(replies)))

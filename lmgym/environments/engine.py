@@ -94,7 +94,7 @@ def play(
             playing = _going_on(playing + fresh, fresh, watch)
             table.step(playing)
             if policy is not None:
-                _add_rewards(playing, table.players, reward_function)
+                _add_rewards(playing, table.players, reward_function, grouped=members is not None)
             playing = _going_on(playing, playing, watch)
     return episodes
 
@@ -222,14 +222,18 @@ def _refuse_other_actions(episode: RunningEpisode, actions: Mapping[str, str]) -
 
 
 def _add_rewards(
-    episodes: Sequence[RunningEpisode], players: Sequence[Players], reward_function: RewardFunction | None
+    episodes: Sequence[RunningEpisode],
+    players: Sequence[Players],
+    reward_function: RewardFunction | None,
+    grouped: bool,
 ) -> None:
     """Add to each step the environment's reward and, from one call, the reward function's; `players` get none."""
     requested: list[tuple[RunningEpisode, Sample]] = []
     for episode in episodes:
         for request in episode.add_environment_rewards(players[episode.index]):
             step = episode.latest_step(request.agent)
-            requested.append((episode, Sample(request, step.prompt_text, step.completion)))
+            group = (episode.seed, request.agent) if grouped else None
+            requested.append((episode, Sample(request, step.prompt_text, step.completion, group)))
     if not requested:
         return
     if reward_function is None:

@@ -9,7 +9,7 @@ Design decisions:
 - The value after a terminated episode is 0; a truncated one was stopped early, so its last observation is valued.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -101,6 +101,9 @@ class Sample:
     prompt_text: str
     """as the policy read it"""
     completion: Completion
+    group: Hashable = None
+    """equal for the replies that are compared with each other: of one agent in the episodes of one task and seed; None
+    in an evaluation, whose replies stand alone"""
 
 
 @dataclass(frozen=True)

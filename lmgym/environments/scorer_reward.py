@@ -10,6 +10,7 @@ import torch
 from lmgym.environments.function_reward import NO_REWARD, FunctionReward, abstains
 from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.errors import InputError
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.moments import moments_of, sums_of
 from lmgym.scoring.protocol import Scorer, text_for
 from lmgym.scoring.retries import RetryPolicy, Reward, RewardResult, call_with_retries, read_number
@@ -17,6 +18,8 @@ from lmgym.scoring.scorers import HFScorer, TextCounts
 from lmgym.text import Conversation
 
 Source = Scorer | FunctionReward
+NO_VERDICT = "the judge gave no verdict on its comparisons"
+ALONE = "a judge that compares had one reply to its prompt; needed: several, which see the same conversation"
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,45 @@ def scores_of(source: Source, samples: Sequence[Sample], policy: RetryPolicy) ->
     if isinstance(source, FunctionReward):
         return source.results(samples)
     conversations = [_conversation(sample) for sample in samples]
+    if isinstance(source, ComparingJudge):
+        return _compared(source, conversations, samples, policy)
     replies = [text_for(source, sample.request.reply) for sample in samples]
     found: list[Any] = score_with_retries(source, conversations, replies, policy)
     return found
+
+
+def _compared(
+    judge: ComparingJudge, conversations: Sequence[Conversation], samples: Sequence[Sample], policy: RetryPolicy
+) -> list[RewardResult[Reward]]:
+    """Strengths within the groups of samples, which have one prompt each; of samples without a group the share won
+    against the starting policy's reply.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, (conversation, sample) in enumerate(zip(conversations, samples, strict=True)):
+        alone = sample.group is None
+        groups.setdefault(place if alone else (sample.group, conversation), []).append(place)
+    parts = list(groups.values())
+    replies = [sample.request.reply for sample in samples]
+
+    def call(numbers: Sequence[int]) -> list[Any]:
+        found: dict[int, list[float]] = {n: [math.nan] for n in numbers}
+        single = [n for n in numbers if samples[parts[n][0]].group is None]
+        places = [parts[n][0] for n in single]
+        shares = judge.shares_won([conversations[i] for i in places], [replies[i] for i in places])
+        found |= {n: [share] for n, share in zip(single, shares, strict=True)}
+        several = [n for n in numbers if len(parts[n]) > 1]
+        strengths = judge.score_groups(
+            [conversations[parts[n][0]] for n in several], [[replies[i] for i in parts[n]] for n in several]
+        )
+        found |= dict(zip(several, strengths, strict=True))
+        return [found[n] for n in numbers]
+
+    results: list[RewardResult[Reward]] = [RewardResult(None)] * len(samples)
+    for part, one in zip(parts, call_with_retries(call, len(parts), lambda answer, _: answer, policy), strict=True):
+        for place, value in zip(part, one.value or [math.nan] * len(part), strict=True):
+            why = one.error or (NO_VERDICT if len(part) > 1 or samples[place].group is None else ALONE)
+            results[place] = RewardResult(None, why) if math.isnan(value) else RewardResult(value)
+    return results
 
 
 def text_counts(reward_function: Any) -> dict[str, TextCounts]:

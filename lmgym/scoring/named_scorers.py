@@ -109,6 +109,18 @@ def unused_name(name: str, used: Collection[str]) -> str:
     return next(one for one in itertools.chain([name], numbered) if one not in used)
 
 
+def compares(path: str) -> bool:
+    """True of a judge that compares the replies to one prompt, by its spec; its rubric is read where there is one."""
+    from lmgym.scoring.rubrics import read_spec
+
+    if not (JUDGE.fullmatch(path) or RUBRIC.fullmatch(path)):
+        return False
+    try:
+        return read_spec(path).compare
+    except InputError:  # which is said where it loads
+        return False
+
+
 def load_scorers(words: str, precision: Precision = "auto", given: "Given | None" = None) -> dict[str, "Scorer"]:
     """Scorers by name, on the GPU if there is one. Raises InputError for one that does not load."""
     return {name: load_scorer(path, precision, given=given) for name, path in read_names(words).items()}

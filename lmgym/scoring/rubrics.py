@@ -13,10 +13,11 @@ from lmgym.console import say
 from lmgym.errors import MOST_STEPS, InputError, did_you_mean, listed, one_line, shown, shown_path
 from lmgym.generation.model_specs import read_model_spec
 from lmgym.origin import may_ask, origin_of, refuse
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.judge_models import load_judge_model
 from lmgym.scoring.judge_prompts import Criterion
 from lmgym.scoring.judge_settings import JudgeConfig
-from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE, SCALE, ComparingJudge, GradingJudge
+from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE, SCALE, GradingJudge
 from lmgym.scoring.verdicts import Verdicts
 
 JUDGES = ("judge", "compare")

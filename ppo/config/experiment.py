@@ -42,8 +42,15 @@ class PPOConfig:
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The method with all its settings."""
-        return resolve(self.method.method, (self.method, self.rollout, self.reward), self.method.cliprange)
+        """The method with all its settings.
+
+        Strengths of a judge that compares are small where the replies are alike: they are not scaled by their spread.
+        """
+        found = resolve(self.method.method, (self.method, self.rollout, self.reward), self.method.cliprange)
+        if found.scale_rewards is None or self.method.scale_rewards is not None or not self.reward.has_comparing_judge:
+            return found
+        method = replace(self.method, scale_rewards="none")
+        return resolve(method.method, (method, self.rollout, self.reward), method.cliprange)
 
     def as_resolved(self) -> "PPOConfig":
         """The config with the method's own values in place of None, where the method reads them: for --help."""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from lmgym.config import Range
 from lmgym.errors import MOST_SCORE, MOST_SECONDS
+from lmgym.scoring.named_scorers import compares, read_names
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class RewardConfig:
     """retries of a failed reward"""
     reward_timeout: Annotated[float, Range(0, MOST_SECONDS, above=True, hint="seconds")] = 360.0
     """seconds for a rank's batch after which a reward function or a scorer counts as stalled"""
+
+    @property
+    def has_comparing_judge(self) -> bool:
+        """True if a judge that compares replies is among the scorers that are optimised."""
+        return any(map(compares, read_names(self.scorers).values())) if self.scorers else False
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def _both_orders(scorer: Scorer, items: Sequence[Item]) -> list[float] | None:
     JudgeBench's rule follows: a reply that wins once and ties once is ahead, and one that wins in one order is level.
     None for other scorers and rows.
     """
-    from lmgym.scoring.llm_judge import ComparingJudge
+    from lmgym.scoring.comparing_judge import ComparingJudge
 
     if not isinstance(scorer, ComparingJudge) or any(len(i.chosen) != 1 or len(i.rejected) != 1 for i in items):
         return None

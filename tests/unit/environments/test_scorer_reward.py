@@ -1,15 +1,19 @@
 """Rewards by scorers: scores, their moments over reference replies, and invalid settings."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
+from judge_server import comparing_judge
 from rewarded import chats, rewards_of, sample
 
 from lmgym.environments.scorer_reward import ScorerReward, reference_moments, to_moments
 from lmgym.errors import InputError
 from lmgym.scoring.random_scorer import RandomScorer
 from lmgym.scoring.scorers import FunctionScorer
+from lmgym.scoring.strengths import bradley_terry
+from lmgym.text import Conversation, Turn
 
 NAN, INF = float("nan"), float("inf")
 LONG = FunctionScorer(lambda _, replies: [float(len(reply)) for reply in replies])
@@ -135,3 +139,31 @@ def test_invalid_scorers_weights_and_moments_are_refused() -> None:
             ScorerReward({"a": LONG}, weights, moments, clip)
     with pytest.raises(InputError, match="each of the scorers"):
         ScorerReward({}, {})
+
+
+def test_a_judge_that_compares_scores_groups_together_and_lone_replies_against_the_start(tmp_path) -> None:
+    judge = comparing_judge(lambda a, b: None if "odd" in (a, b) else float(len(a) > len(b)), tmp_path)
+    reward = ScorerReward({"j": judge}, {"j": 2.0})
+    samples, asked = chats("a", "bbb", "cc", "dd", "odd"), Conversation((Turn("user", "a question"),))
+    grouped = [
+        replace(one, group=group, request=replace(one.request, prompt=asked))
+        for one, group in zip(samples, (0, 0, 1, 2, 2), strict=True)
+    ]
+    found = reward.rewards(grouped)
+    strength = bradley_terry(2, {(0, 1): 0.0})[0]
+    assert rewards_of(found)[:2] == pytest.approx([2 * strength, -2 * strength])
+    assert [one.reward for one in found[2:]] == [None] * 3
+    assert "had one reply to its prompt" in found[2].error
+    assert "gave no verdict on its comparisons" in found[3].error
+    alone = [replace(one, group=None) for one in grouped]
+    assert rewards_of(reward.rewards(alone[:1])) == [1.0], "2 times a half"
+    assert rewards_of(reward.rewards(alone[1:2])) == [2.0]
+
+
+def test_replies_of_one_group_to_different_prompts_are_not_compared(tmp_path) -> None:
+    judge = comparing_judge(lambda a, b: 1.0, tmp_path)
+    first, second = (replace(one, group=0) for one in (chats("a")[0], chats("b")[0]))
+    asked = Conversation((Turn("user", "another question"),))
+    second = replace(second, request=replace(second.request, prompt=asked))
+    found = ScorerReward({"j": judge}, {"j": 1.0}).rewards([first, second])
+    assert [one.reward for one in found] == [None, None]

@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from judge_server import JudgeServer, judge_servers
+from judge_server import JudgeServer, fenced, judge_servers
 
 from lmgym.errors import InputError, ServerError
-from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.models.small_models import make_small_model
-from lmgym.scoring.best_of_n import BestOfN
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.judge_models import LocalModel, load_judge_model
 from lmgym.scoring.judge_prompts import NAMES, Criterion, grading_prompt
 from lmgym.scoring.judge_settings import JudgeConfig
-from lmgym.scoring.llm_judge import ComparingJudge, GradingJudge
+from lmgym.scoring.llm_judge import GradingJudge
 from lmgym.scoring.protocol import NoVerdict
 from lmgym.scoring.verdict_cache import VerdictCache
 from lmgym.scoring.verdicts import Verdicts
@@ -44,13 +43,6 @@ def serve() -> Iterator[Callable[..., JudgeServer]]:
 
 def judge_of(server: JudgeServer, cache: VerdictCache, concurrency: int = 8) -> GradingJudge:
     return GradingJudge(Verdicts(load_judge_model(server.spec, JudgeConfig(concurrency=concurrency)), cache))
-
-
-def fenced(prompt: str, what: str) -> str:
-    """The text in the fence of a prompt."""
-    match = re.search(rf"<({what}-[0-9a-f]{{8}})>\n(.*)\n</\1>", prompt, re.DOTALL)
-    assert match
-    return match[2]
 
 
 def by_length(prompt: str, begun: str) -> list[dict[str, float]]:
@@ -205,56 +197,6 @@ def test_a_file_of_verdicts_that_cannot_be_used_is_named(tmp_path) -> None:
     (tmp_path / "bad.sqlite").write_text("this is no database at all" * 100)
     with pytest.raises(InputError, match=r"cannot be kept in .*bad.sqlite: file is not a database; needed: a file on"):
         VerdictCache(tmp_path / "bad.sqlite")
-
-
-def comparing(rule: Callable[[str, str], float]) -> Callable[[str, str], list[dict[str, float]]]:
-    """A judge whose P of A is a function of both replies."""
-
-    def answer(prompt: str, _: str) -> list[dict[str, float]]:
-        p = rule(fenced(prompt, "reply-A"), fenced(prompt, "reply-B"))
-        return [{"A": p, "B": 1 - p}]
-
-    return answer
-
-
-def test_a_preference_for_a_place_cancels_and_is_measured(serve, cache) -> None:
-    server = serve(comparing(lambda a, b: 0.8 if len(a) == len(b) else (0.95 if len(a) > len(b) else 0.6)))
-    judge = ComparingJudge(Verdicts(load_judge_model(server.spec), cache))
-    even, longer = judge.compare([ASKED, ASKED], ["abc", "longer"], ["xyz", "abc"])
-    assert (even.p, even.flips) == (pytest.approx(0.5), True)
-    assert (longer.p, longer.flips) == (pytest.approx((0.95 + 0.4) / 2), True)
-    assert judge.order_bias.comparisons == judge.order_bias.flips == 2
-    assert judge.order_bias.first / 4 == pytest.approx((0.8 + 0.8 + 0.95 + 0.6) / 4)
-    assert server.asked == 4
-
-
-def test_two_replies_score_their_probabilities_of_winning(serve, cache) -> None:
-    judge = ComparingJudge(Verdicts(load_judge_model(serve(comparing(lambda a, b: 0.9 if a < b else 0.3)).spec), cache))
-    assert judge.score([ASKED] * 2, ["b", "a"]).tolist() == pytest.approx([0.2, 0.8])
-    with pytest.raises(InputError, match="was given one reply to 'How far is the moon"):
-        judge.score([ASKED], ["a"])
-
-
-def test_groups_of_one_conversation_are_compared_among_themselves(serve, cache) -> None:
-    judge = ComparingJudge(Verdicts(load_judge_model(serve(comparing(lambda a, b: 0.9 if a < b else 0.1)).spec), cache))
-    found = judge.score_groups([ASKED] * 2, [["a", "b"], ["d", "c"]])
-    assert found == [pytest.approx([0.9, 0.1]), pytest.approx([0.1, 0.9])]
-    assert judge.order_bias.comparisons == 2
-
-
-def test_the_best_of_n_by_knock_out_takes_n_less_1_comparisons_whatever_the_order(serve, cache) -> None:
-    server = serve(comparing(lambda a, b: 1 / (1 + math.exp(len(b) - len(a)))))
-    judge = ComparingJudge(Verdicts(load_judge_model(server.spec), cache))
-    scores = judge.score([ASKED] * 7, REPLIES)
-    assert REPLIES[int(scores.argmax())] == max(REPLIES, key=len)
-    assert judge.order_bias.comparisons == 6
-    assert server.asked == 12
-    order = random.Random(1).sample(range(7), 7)
-    assert judge.score([ASKED] * 7, [REPLIES[i] for i in order]).tolist() == [scores.tolist()[i] for i in order]
-    assert server.asked == 12
-    several = [Conversation((Turn("user", f"How far is {place}?"),)) for place in ("Mars", "Rome", "Oslo", "home")]
-    best = BestOfN(ScriptedGenerator(REPLIES), judge, 40).reply(several, 1, Sampling())
-    assert [reply.text for [reply] in best] == [max(REPLIES, key=len)] * 4
 
 
 def test_a_fence_cannot_be_closed_by_what_is_in_it() -> None:

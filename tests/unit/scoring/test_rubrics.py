@@ -10,8 +10,9 @@ from judge_server import JudgeServer
 
 from lmgym.cli.main import main
 from lmgym.errors import InputError, ServerError
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.judge_settings import JudgeConfig
-from lmgym.scoring.llm_judge import ComparingJudge, GradingJudge
+from lmgym.scoring.llm_judge import GradingJudge
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.rubrics import read_rubric, read_spec, summary
 from lmgym.text import Conversation, Turn
@@ -132,7 +133,7 @@ def test_a_judges_summary_has_verdicts_cache_order_bias_tokens_and_cost(server: 
     assert isinstance(judge, ComparingJudge)
 
     asked = Conversation((Turn("user", "x"),))
-    assert judge.score([asked] * 2, ["a", "b"]).tolist() == [0.5, 0.5]
+    assert judge.score([asked] * 2, ["a", "b"]).tolist() == [0.0, 0.0]
     said = summary(judge)
     assert said.startswith("2 verdicts, 0 of them from ")
     assert "the winner changes with the order in 100.0%, P of the reply that is shown first is 0.900" in said

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from lmgym.apps.debate.formats import JUDGE
 from lmgym.apps.debate.players.judges import ScorerJudge, judge_without_model
@@ -17,6 +19,10 @@ from lmgym.apps.debate.transcript import Transcript
 from lmgym.environments.players import Player
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.runs.user_code import import_file
+from lmgym.text import Conversation
+
+if TYPE_CHECKING:
+    from lmgym.scoring.comparing_judge import ComparingJudge
 
 SCORER = "scorer:"
 PROBE, SETTINGS = "probe.json", "scorer.json"
@@ -58,12 +64,14 @@ def load_judge(
     if name.endswith(".py"):
         return _of_file(Path(name))
     if name.startswith(SCORER) or (Path(name) / SETTINGS).is_file():
+        from lmgym.scoring.comparing_judge import ComparingJudge
         from lmgym.scoring.judge_settings import JudgeConfig
         from lmgym.scoring.named_scorers import load_scorer
 
         scorer = load_scorer(name.removeprefix(SCORER), asking=JudgeConfig(concurrency=concurrency))
-        gives_p = hasattr(scorer, "score_groups")  # of a judge that compares
-        return ScorerJudge(scorer, PROMPTS, logits=not gives_p, both_orders=both_orders), PROMPTS
+        if isinstance(scorer, ComparingJudge):
+            return ScorerJudge(ComparedNames(scorer), PROMPTS, both_orders=both_orders), PROMPTS
+        return ScorerJudge(scorer, PROMPTS, logits=True, both_orders=both_orders), PROMPTS
     if (Path(name) / PROBE).is_file():
         from lmgym.apps.debate.players.probe import LinearProbe
 
@@ -71,6 +79,18 @@ def load_judge(
     from lmgym.apps.debate.players.models import name_scorer
 
     return ScorerJudge(name_scorer(name, on_long, concurrency), PROMPTS, both_orders=both_orders), PROMPTS
+
+
+@dataclass(frozen=True)
+class ComparedNames:
+    """A judge that compares, as a scorer of both names: P that each is the better reply."""
+
+    judge: "ComparingJudge"
+
+    def score(self, conversations: Sequence[Conversation], replies: Sequence[str]) -> np.ndarray:
+        """float32 [replies]; the names come in twos, to one conversation each."""
+        found = self.judge.compare(conversations[::2], replies[::2], replies[1::2])
+        return np.array([p for one in found for p in (one.p, 1 - one.p)], dtype=np.float32)
 
 
 def _of_file(path: Path) -> tuple[Judge, PromptSet]:
