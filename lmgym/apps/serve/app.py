@@ -105,7 +105,7 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
     async def score(body: Score, request: Request, template: Template | None = None):
         names = [service.find(name) for name in body.scorers] if body.scorers else list(service.paths)
         read = read_score(body, service.template(body.template, template))
-        verdict = await service.judge(request, read, names)
+        verdict = await service.judge(request, read, names, body.group_size)
         answer: dict[str, Any] = {}
         single = len(body.conversations)
         answer["scores"] = [_opinions(verdict, i) for i in range(single)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from lmgym.apps.serve.rendered import read_rendered
 from lmgym.apps.serve.served_scorers import Sample
@@ -88,6 +88,8 @@ class Score(BaseModel):
     pairs: list[Pair] = []
     scorers: list[str] | None = None
     """names; all of the server's if it is left out"""
+    group_size: int | None = Field(None, ge=2, le=1024)
+    """replies to a prompt that a judge compares: those that other requests of the run send are waited for"""
     template: Template | None = None
 
 

@@ -81,21 +81,35 @@ class Client:
         # a proxy of the environment would get the texts and the token
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _StaysHere)
 
-    def rewards(self, conversations: Sequence[Any], scorer: str | None = None, step: int | None = None) -> list[float]:
+    def rewards(
+        self,
+        conversations: Sequence[Any],
+        scorer: str | None = None,
+        step: int | None = None,
+        group_size: int | None = None,
+    ) -> list[float]:
         """Raw scores of the last message of each conversation, by the named scorer or the server's first."""
-        return [_first(opinions)["score"] for opinions in self.opinions(conversations, scorer, step)]
+        return [_first(opinions)["score"] for opinions in self.opinions(conversations, scorer, step, group_size)]
 
     def opinions(
-        self, conversations: Sequence[Any], scorer: str | None = None, step: int | None = None
+        self,
+        conversations: Sequence[Any],
+        scorer: str | None = None,
+        step: int | None = None,
+        group_size: int | None = None,
     ) -> list[dict[str, dict[str, Any]]]:
         """By scorer score, z, quantile, spread and truncation of each conversation; of all scorers if none is named.
 
-        `step`: the trainer's, by which the server watches the run; the time, if it is not known.
+        `step`: the trainer's, by which the server watches the run; the time, if it is not known. `group_size`: replies
+        to each prompt, which a judge that compares scores together; those that other processes of the run send are
+        waited for.
         """
         found: list[dict[str, dict[str, Any]]] = []
-        named = {"scorers": [scorer]} if scorer else {}
-        for first in range(0, len(conversations), REPLIES_A_REQUEST):
-            some = list(conversations[first : first + REPLIES_A_REQUEST])
+        named: dict[str, Any] = {"scorers": [scorer]} if scorer else {}
+        named |= {"group_size": group_size} if group_size else {}
+        at_once = len(conversations) if group_size else REPLIES_A_REQUEST  # a part would wait for the next one
+        for first in range(0, len(conversations), max(1, at_once)):
+            some = list(conversations[first : first + at_once])
             answer = self.post("/v1/score", {"conversations": some} | named, step)
             found += answer["scores"]
             self.check_version(answer["scorers"], scorer)
@@ -164,16 +178,20 @@ def this_run() -> str:
     return f"{socket.gethostname()}-{os.getppid() if of_launcher else os.getpid()}"
 
 
-def trl_reward(scorer: str | None = None, client: Client | None = None) -> Callable[..., list[float]]:
+def trl_reward(
+    scorer: str | None = None, client: Client | None = None, num_generations: int | None = None
+) -> Callable[..., list[float]]:
     """A function for TRL's `reward_funcs`: a number a completion, of conversations and of plain text.
 
-    Without `scorer` the reward is the server's first scorer, and TRL logs the means of the others beside it.
+    `num_generations`, as TRL has it, is needed by a judge that compares the replies to a prompt. Without `scorer` the
+    reward is the server's first scorer, and TRL logs the means of the others beside it.
     """
     asked = client or Client()
 
     def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         chats = [_chat(prompt, completion) for prompt, completion in zip(prompts, completions)]  # noqa: B905
-        opinions = asked.opinions(chats, scorer, getattr(columns.get("trainer_state"), "global_step", None))
+        step = getattr(columns.get("trainer_state"), "global_step", None)
+        opinions = asked.opinions(chats, scorer, step, num_generations)
         _log(columns, opinions, reward.__name__, bool(asked.warnings))
         return [_first(by_scorer)["score"] for by_scorer in opinions]
 
@@ -181,9 +199,11 @@ def trl_reward(scorer: str | None = None, client: Client | None = None) -> Calla
     return reward
 
 
-def trl_reward_async(scorer: str | None = None, client: Client | None = None) -> Callable[..., Awaitable[list[float]]]:
+def trl_reward_async(
+    scorer: str | None = None, client: Client | None = None, num_generations: int | None = None
+) -> Callable[..., Awaitable[list[float]]]:
     """`trl_reward` as a coroutine function: TRL awaits several such rewards at once."""
-    plain = trl_reward(scorer, client)
+    plain = trl_reward(scorer, client, num_generations)
 
     async def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         return await asyncio.to_thread(plain, prompts, completions, **columns)
@@ -199,9 +219,11 @@ async def verl_reward(
     extra_info: dict[str, Any] | None = None,
     scorer: str | None = None,
     url: str | None = None,
+    num_generations: int | None = None,
     **kwargs: Any,
 ) -> float:
-    """verl's custom reward function; `scorer` and `url` come from `custom_reward_function.reward_kwargs`.
+    """verl's custom reward function; `scorer`, `url` and `num_generations` (rollout.n, which a judge that compares the
+    replies to a prompt needs) come from `custom_reward_function.reward_kwargs`.
 
     verl hands it no prompt: it is read from the row's `extra_info`, under one of PROMPTS.
     """
@@ -212,7 +234,7 @@ async def verl_reward(
         raise RewardError(f"no prompt in extra_info (found: {found}); needed: one of {', '.join(PROMPTS)}")
     prompt = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     chat = _chat(prompt, solution_str)
-    [reward] = await asyncio.to_thread(_shared(url).rewards, [chat], scorer)
+    [reward] = await asyncio.to_thread(_shared(url).rewards, [chat], scorer, None, num_generations)
     return reward
 
 

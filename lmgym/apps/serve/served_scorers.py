@@ -13,9 +13,10 @@ import numpy as np
 from lmgym.errors import InputError, shown
 from lmgym.models.fingerprint import fingerprint
 from lmgym.scoring.combinations import combine, is_combination
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.ensembles import Ensemble, read_ensemble
 from lmgym.scoring.named_scorers import FUNCTION, RUBRIC, Precision, load_scorer
-from lmgym.scoring.protocol import Scorer, read_scores
+from lmgym.scoring.protocol import NoVerdict, Scorer, read_scores
 from lmgym.scoring.scorers import HFScorer, read_settings
 from lmgym.text import Conversation, Reply
 
@@ -34,6 +35,8 @@ class Sample:
     """rendered already; the conversation and the reply are empty then"""
     sent: Reply | None = None
     """the reply with the blanks around it, which scorers read that are not trained; None where they are not known"""
+    group: str = ""
+    """of the replies that a judge compares with each other"""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,11 @@ class ServedScorer:
         return cls(name, path, tuple(_member(one, precision) for one in paths))
 
     @property
+    def compares_replies(self) -> bool:
+        """True of a judge that scores whole groups of replies."""
+        return any(isinstance(member.scorer, ComparingJudge) for member in self.members)
+
+    @property
     def info(self) -> dict[str, Any]:
         """The identity of the weights, for each answer."""
         prints = [member.fingerprint for member in self.members]
@@ -163,8 +171,6 @@ def sigmoid(value: float) -> float:
 
 def _member(path: str, precision: Precision) -> Member:
     scorer = load_scorer(path, precision)
-    if hasattr(scorer, "score_groups"):
-        raise InputError(f"{shown(path)} compares replies, and a server scores each alone; needed: a judge that grades")
     source = path if os.path.exists(path) else path.partition("#")[0]
     if isinstance(scorer, Ensemble):
         members, usual = read_ensemble(source)
@@ -226,6 +232,9 @@ def _judge(member: Member, samples: Sequence[Sample], name: str) -> list[Opinion
             if raw:
                 raise InputError(f"scorer {name} reads conversations, no rendered text; needed: template=reparse")
             conversations, replies = [s.conversation for s in some], [s.reply for s in some]
+            if isinstance(scorer, ComparingJudge):
+                found |= zip(places, _compared(scorer, some), strict=True)
+                continue
             if isinstance(scorer, Ensemble):
                 members = scorer.score_members(conversations, replies)
                 scores = read_scores(combine(members, scorer.combine), len(some))
@@ -247,6 +256,22 @@ def _judge(member: Member, samples: Sequence[Sample], name: str) -> list[Opinion
         ):
             found[i] = Opinion(tuple(column), *_calibrated(member.reference, score), tokens, turns, cut, score)
     return [found[i] for i in range(len(samples))]
+
+
+def _compared(judge: ComparingJudge, samples: Sequence[Sample]) -> list[Opinion]:
+    """The strength of each reply in its group. Raises NoVerdict if one has none."""
+    groups: dict[str, list[int]] = {}
+    for place, sample in enumerate(samples):
+        groups.setdefault(sample.group, []).append(place)
+    replies = [[s.reply if s.sent is None else s.sent for s in (samples[i] for i in own)] for own in groups.values()]
+    found = [0.0] * len(samples)
+    strengths = judge.score_groups([samples[own[0]].conversation for own in groups.values()], replies)
+    for own, scores in zip(groups.values(), strengths, strict=True):
+        for place, score in zip(own, scores, strict=True):
+            found[place] = score
+    if missing := sum(map(math.isnan, found)):
+        raise NoVerdict(f"the judge gave no verdict on {missing:,} of {len(found):,} replies")
+    return [Opinion((score,)) for score in found]
 
 
 def _calibrated(reference: Reference | None, score: float) -> tuple[float | None, float | None]:

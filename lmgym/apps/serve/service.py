@@ -13,6 +13,7 @@ from typing import Any
 
 from lmgym.apps.serve.batcher import Batcher, Busy, Job, Scored, Unscored, Verdict
 from lmgym.apps.serve.bodies import Read, Template
+from lmgym.apps.serve.groups import GroupRoom
 from lmgym.apps.serve.guard import Refusal, until_gone
 from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.runs import Asking, Runs
@@ -47,6 +48,7 @@ class Service:
         self.paths, self.limits, self.precision = dict(paths), limits, precision
         self.metrics, self.runs = Metrics(), Runs(limits.stop_on_alarm)
         self.batchers = {name: Batcher(one, self.metrics, limits.queue) for name, one in self._load().items()}
+        self.rooms = {n: GroupRoom(one.submit) for n, one in self.batchers.items() if one.scorer.compares_replies}
         self._reloading = threading.Lock()
         self._heard = -math.inf
         self._notes: set[asyncio.Task] = set()
@@ -85,9 +87,10 @@ class Service:
         """The reading of rendered texts: that of the first who asks."""
         return next((one for one in asked if one is not None), self.limits.template)
 
-    async def judge(self, request: Any, read: Read, scorers: Sequence[str]) -> Verdict:
+    async def judge(self, request: Any, read: Read, scorers: Sequence[str], group_size: int | None = None) -> Verdict:
         """Opinions of the scorers, the first of which is the reward; a run that the request names is watched with all.
 
+        A judge that compares waits for `group_size` replies to each prompt; without it only others give opinions.
         Raises Refusal for what cannot be scored, or not in time.
         """
         samples, self._heard = read.samples, time.monotonic()
@@ -99,7 +102,9 @@ class Service:
         asking: Asking | None = request.state.asking
         if asking:
             self.runs.check(asking, scorers[0])
-        jobs = self._submit(samples, list(dict.fromkeys(scorers)))
+        names = self._able(list(dict.fromkeys(scorers)), group_size)
+        run = asking.run if asking else ""
+        jobs = self._submit(samples, names, run, group_size)
         watching = self._watch(samples, jobs) if asking else {}
         try:
             verdict = await self._wait(request, jobs)
@@ -115,13 +120,29 @@ class Service:
         await asyncio.sleep(0)  # a run without monitors to wait for is noted now
         return verdict.of(list(jobs), self.runs.warnings(asking, scorers[0]))
 
-    def _submit(self, samples: Sequence[Sample], names: Sequence[str]) -> dict[str, Job]:
+    def _able(self, names: Sequence[str], group_size: int | None) -> list[str]:
+        """The scorers that can score a request. Raises Refusal if the first cannot."""
+        able = [name for name in names if group_size or name not in self.rooms]
+        if names[0] not in able:
+            raise Refusal(
+                400,
+                f"{names[0]} compares the replies to a prompt; needed: group_size in POST /v1/score, as trl_reward and "
+                "verl_reward of lmgym_client.py send with num_generations, or a judge that grades",
+            )
+        return able
+
+    def _submit(
+        self, samples: Sequence[Sample], names: Sequence[str], run: str = "", group_size: int | None = None
+    ) -> dict[str, Job]:
         """A job for each scorer. Raises Refusal if one has no room, or its thread has ended."""
         jobs: dict[str, Job] = {}
         try:
             for name in names:
                 if not self.batchers[name].is_alive:
                     raise Refusal(503, f"the thread of the scorer {name} has ended; start the server again", 10)
+                if name in self.rooms:
+                    jobs[name] = self.rooms[name].enter(run, samples, group_size or len(samples))
+                    continue
                 job = Job(samples)
                 self.batchers[name].submit(job)
                 jobs[name] = job
@@ -134,7 +155,7 @@ class Service:
     def _watch(self, samples: Sequence[Sample], jobs: Mapping[str, Job]) -> dict[str, Job]:
         """Jobs for the scorers that were not asked; none if one of them has no room."""
         try:
-            return self._submit(samples, [name for name in self.paths if name not in jobs])
+            return self._submit(samples, [n for n in self.paths if n not in jobs and n not in self.rooms])
         except Refusal:
             self.metrics.add("lmgym_unwatched_total")
             return {}
@@ -143,7 +164,9 @@ class Service:
         self, asking: Asking, reward: str, samples: Sequence[Sample], verdict: Verdict, watching: Mapping[str, Job]
     ) -> None:
         """Adds a request to its run, once the monitors have scored it."""
-        if len(verdict.opinions) + len(watching) < len(self.paths):
+        if len(verdict.opinions) + len(watching) < len(
+            self.paths.keys() - (self.rooms.keys() - verdict.opinions.keys())
+        ):
             return
         try:
             found = {name: await asyncio.wrap_future(job.answer) for name, job in watching.items()}
@@ -174,6 +197,9 @@ class Service:
         self.metrics.add("lmgym_abandoned_total")
         if gone in done:
             raise Refusal(503, "the client left", 1)
+        for name in jobs.keys() & self.rooms.keys():
+            if missing := self.rooms[name].missing(jobs[name].samples):
+                raise Refusal(422, f"{missing} within {self.limits.timeout:g} s (--timeout); needed: all of a group")
         wait = max(self.batchers[name].seconds_left() for name in jobs)
         raise Refusal(503, f"not scored within {self.limits.timeout:g} s (--timeout); try again", wait)
 
