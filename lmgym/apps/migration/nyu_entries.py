@@ -1,6 +1,7 @@
 """The entries of a YAML file of NYU's debate project, and the flags of its scripts. The file is read, never run."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ class Settings:
         raise InputError(f"{shown(self.of)}: {name}={display(value)}; needed: {KINDS[kind]}")
 
     def one_of(self, name: str, choices: Mapping[str, Choice], default: str) -> Choice:
-        """What a word of theirs, in any case, stands for. Raises InputError for another word."""
+        """The choice that a word of theirs names, in any case. Raises InputError for another word."""
         word = self.take(name, default).lower()
         if word not in choices:
             raise InputError(f"{shown(self.of)}: {name}={shown(word)}; needed: one of {listed(choices, 20)}")
@@ -82,8 +83,13 @@ def read_entry(file: Path, words: Sequence[str]) -> Entry | list[str]:
     return Entry(file, name, values, flags)
 
 
+def file_name(entry: Entry) -> str:
+    """The name of the Python file that an entry becomes."""
+    return f"{re.sub(r'[^a-z0-9]+', '_', entry.name.lower()).strip('_')[:60] or 'experiment'}.py"
+
+
 def transcripts_at(path: str) -> str:
-    """Where a run's transcripts are: a time alone is that of a run in the project's own folder."""
+    """The path of a run's transcripts: a time alone is that of a run in the project's own folder."""
     return path if "/" in path else f"outputs/transcripts/{path}"
 
 
