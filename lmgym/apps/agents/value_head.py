@@ -70,7 +70,7 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
             notes.append("from_pretrained: token not used: the hub's token is HF_TOKEN of the environment")
         if others:
             notes.append(f"from_pretrained: {listed(sorted(others))} not used: weights load in fp32, then move by .to")
-        show_notes([f"lmgym.agents: {note}" for note in notes])
+        show_notes([f"lmgym.agents: {note.removeprefix('model.')}" for note in notes])
         critic = "head"
         _refuse_unfit_bits(settings, isinstance(model, nn.Module))
         if not isinstance(model, nn.Module):

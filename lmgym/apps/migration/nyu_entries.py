@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lmgym.apps.migration.commands import display
-from lmgym.apps.migration.launches import flat, read_config, settings
+from lmgym.apps.migration.launches import NUMBER, flat, plain, read_config, settings
 from lmgym.errors import InputError, did_you_mean, listed, one_line, regular, shown, shown_path
 from lmgym.shell import command
 
@@ -46,6 +46,8 @@ class Settings:
     def find(self, name: str, kind: type[Value]) -> Value | None:
         """A setting of a type, None if there is none. Raises InputError for a value of another type."""
         value: Any = self.left.pop(name, None)
+        if kind in (int, float) and isinstance(value, str) and NUMBER.fullmatch(value):  # quoted, or 1e-5 of YAML
+            value = plain(value)
         if kind is float and type(value) is int and abs(value) < MOST:
             value = float(value)
         if value is None or (type(value) is kind and not (isinstance(value, float) and not math.isfinite(value))):

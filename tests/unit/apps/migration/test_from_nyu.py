@@ -103,7 +103,7 @@ def test_each_debater_samples_as_it_is_told(tmp_path: Path) -> None:
         return {"model_settings": settings | {"generation_params": params}}
 
     debaters = [
-        debater("a", temperature=0.2, top_p=0.9, max_new_tokens=60),
+        debater("a", temperature="2e-1", top_p="0.9", max_new_tokens="60"),
         debater("b", do_sample=False, use_generation_penalties=True),
     ]
     debaters[1]["model_settings"]["nucleus"] = False
@@ -277,6 +277,16 @@ def test_what_is_printed_is_played_as_it_stands(name: str, tmp_path: Path) -> No
     done = lmgym(tmp_path, *shlex.split(command)[1:])
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
+
+
+def test_a_model_that_is_not_there_is_one_line_when_its_experiment_is_played(tmp_path: Path) -> None:
+    (tmp_path / "quality.jsonl").write_text(json.dumps(STORY))
+    [found] = translated(changed(EXPERIMENT, agents__debaters=[DEBATER]), tmp_path)
+    (tmp_path / "mine.py").write_text(text_of(found))
+    done = lmgym(tmp_path, "debate", "mine.py", *found.words)
+    assert done.returncode == 2
+    [line] = [line for line in done.stderr.splitlines() if not line.startswith("$")]
+    assert line.startswith("error: no model config loads from models/sft:")
 
 
 def test_the_page_shows_what_its_entry_becomes(tmp_path: Path) -> None:
