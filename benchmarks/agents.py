@@ -26,8 +26,10 @@ from lmgym.agents import Agent
 from lmgym.apps.agents.environment import AgentEnvironment
 from lmgym.apps.games.gym_text import make_gymnasium
 from lmgym.environments.rollout_engine import run_episodes
+from lmgym.errors import InputError
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
+from lmgym.models.devices import present_device
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLING = {"max_new_tokens": 32, "temperature": 0.9, "top_p": 1.0, "top_k": 0}
@@ -135,7 +137,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=4, help="of LlamaGym's way; ours plays as many as it has")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")
     parser.add_argument("--dtype", default="fp32", choices=DTYPES, help="of the model, whichever way it plays")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/agents_DTYPE.json")
     arguments = parser.parse_args()
@@ -145,7 +147,10 @@ def main() -> None:
     if arguments.device != "cpu":
         TimedGame.clock = staticmethod(time.perf_counter)
     model, tokenizer = make_model(arguments.seed)
-    model.to(arguments.device, DTYPES[arguments.dtype])
+    try:
+        model.to(present_device(arguments.device), DTYPES[arguments.dtype])
+    except InputError as error:
+        parser.error(str(error))
     found: dict[str, list[dict[str, float]]] = {}
     for repetition in range(arguments.repetitions + 1):
         for TimedGame.name in GAMES:

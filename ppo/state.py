@@ -82,6 +82,8 @@ class LoopState:
     """over a server that samples"""
     iteration: int = 0
     """the next one"""
+    begins_at_reference: bool = True
+    """the first iteration's policy is the reference, unless others have trained it before"""
     first_length: float = 0.0
     """mean tokens of a reply in the first iteration"""
     before: dict[str, float] = field(default_factory=dict)

@@ -187,7 +187,8 @@ def parse(argv: list[str] | None) -> Namespace:
     p.add_argument("--held_out", type=int, default=8, help="pairs whose prompts are for evaluation")
     p.add_argument("--max_length", type=int, default=512, help="pairs with a chat of more tokens are left out")
     p.add_argument("--out", default="outputs/recipes/dpo", help="folder of the trained model")
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
+    here = ["cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
+    p.add_argument("--device", default="cuda" if "cuda" in here else "cpu", choices=here, help="of this machine's")
     p.add_argument("--seed", type=int, default=0, help="of the split and the order of pairs")
     return p.parse_args(argv)
 

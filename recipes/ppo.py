@@ -19,7 +19,6 @@ GRPO (Shao et al. 2024, 2402.03300) compares the replies to one prompt instead, 
 
     python recipes/ppo.py --method grpo         # or ppo: SmolLM2-135M is rewarded for right and short answers
     python recipes/ppo.py --data prompts.jsonl --reward outputs/recipes/reward --model FOLDER_OR_HUB_ID
-
 Rows are JSON lines: {"prompt": text or messages}, with an "answer", a text, if `reward` below is to look for it.
 """
 
@@ -202,7 +201,8 @@ def parse(argv: list[str] | None) -> Namespace:
     p.add_argument("--epsilon", type=float, default=0.2, help="bound of the ratios, and of a value's change")
     p.add_argument("--length", type=int, default=12, help="most tokens of a reply")
     p.add_argument("--out", default="outputs/recipes/ppo", help="folder of the trained model")
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
+    here = ["cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
+    p.add_argument("--device", default="cuda" if "cuda" in here else "cpu", choices=here, help="of this machine's")
     p.add_argument("--seed", type=int, default=0, help="of prompts and sampling")
     p.set_defaults(**DEFAULTS[p.parse_known_args(argv)[0].method])
     return p.parse_args(argv)

@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 
-from lmgym.apps.debate.tournament.config import TournamentConfig
 from lmgym.apps.migration.commands import Translation
 from lmgym.apps.migration.nyu import of_nyu
 
@@ -79,8 +78,8 @@ def text_of(found: Translation) -> str:
     return write.partition("<<'END'\n")[2].removesuffix("END")
 
 
-def config_of(found: Translation) -> TournamentConfig:
-    """The settings of the file that a command writes."""
+def config_of(found: Translation) -> Any:
+    """The CONFIG of the file that a command writes."""
     names: dict[str, Any] = {"__name__": "experiment"}
     exec(compile(text_of(found), "experiment", "exec"), names)
     return names["CONFIG"]

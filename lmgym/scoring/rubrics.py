@@ -115,7 +115,7 @@ def read_rubric(path: str) -> Rubric:
         raise InputError(f"there is no rubric {shown_path(path)}; {NEEDED}")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))  # which reads JSON too
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{shown_path(path)} is not YAML: {one_line(str(error))}; {NEEDED}") from error
     try:
         return _rubric(content)

@@ -62,7 +62,10 @@ def check_rollouts(
         notes = _check_distance(config, c, state, rollouts, mismatch)
     if state.iteration == 0:
         eos, rounded = c.sampler.generator.eos, state.rounding
-        raise_on_all_ranks(partial(check_first_rollouts, config, c.tokenizer, eos, episodes, rollouts, rounded))
+        at_reference = state.begins_at_reference
+        raise_on_all_ranks(
+            partial(check_first_rollouts, config, c.tokenizer, eos, episodes, rollouts, rounded, at_reference)
+        )
     return notes
 
 
@@ -154,10 +157,17 @@ def check_first_rollouts(
     episodes: Sequence[Episode],
     rollouts: Rollouts,
     rounding: float | None = None,
+    at_reference: bool = True,
 ) -> None:
     """Raises InputError if the reference is another model, or eos or scores are misplaced; see state.py."""
-    if config.method.reference is None and (
-        found := _difference(config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding)
+    if (
+        at_reference
+        and config.method.reference is None
+        and (
+            found := _difference(
+                config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding
+            )
+        )
     ):
         raise InputError(f"policy and reference have the same weights and differ by {found}")
     steps, last = (

@@ -24,7 +24,7 @@ LONGEST_BLOCK = 3 * 3600.0
 """seconds after which a block hangs; one of 8 minutes took more than 30 beside five other programs on two cores"""
 
 
-EXPENSIVE = ("docs/agents.md", "docs/data_formats.md", "docs/games.md")
+EXPENSIVE = ("docs/agents.md", "docs/data_formats.md", "docs/from_llamagym.md", "docs/games.md")
 """pages whose short blocks take 15 CPU seconds each, more than those of all other pages"""
 
 

@@ -1,5 +1,6 @@
 """The wheel and the sdist, installed in an empty environment and used outside the clone."""
 
+import itertools
 import os
 import re
 import shutil
@@ -129,6 +130,48 @@ def test_the_container_installs_the_tested_pins_and_no_others() -> None:
     assert "-r /tmp/requirements.txt" in text
     assert "==" not in text.replace("'^torch=='", "")
     assert "--no-deps /opt/lmgym" in text
+
+
+def section(definition: str, name: str) -> list[str]:
+    """The lines of a section of Singularity.def, without comments."""
+    _, _, rest = definition.partition(f"\n%{name}\n")
+    lines = itertools.takewhile(lambda line: not line.startswith("%"), rest.splitlines())
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
+def test_apptainers_image_has_the_files_and_the_steps_of_the_container() -> None:
+    definition = (ROOT / "Singularity.def").read_text()
+    container = (ROOT / "Containerfile").read_text().replace("\\\n", " ")
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert (
+        re.search(r"^From: (\S+)", definition, re.MULTILINE)[1] == re.search(r"^FROM (\S+)", container, re.MULTILINE)[1]
+    )  # type: ignore[index]
+    copied = [line.split() for line in section(definition, "files")]
+    assert {source for source, _ in copied} == {line[1:] for line in ignored if line.startswith("!")}
+    assert all(target == f"/opt/lmgym/{source}" for source, target in copied)
+    removed, *steps = section(definition, "post")
+    assert set(re.findall(r"-name (\S+)", removed)) == {line[3:] for line in ignored if line.startswith("**/")}
+    runs = [run for line in re.findall(r"^RUN (.*)", container, re.MULTILINE) for run in line.split(" && ")]
+    assert [part.strip() for step in steps for part in step.split(" && ")] == [
+        run.strip().replace("/tmp/", "/opt/lmgym/") for run in runs
+    ]
+
+
+@pytest.mark.parametrize(("words", "said"), [([], ["--help"]), (["score", "a b.jsonl"], ["score", "a b.jsonl"])])
+def test_apptainer_runs_the_command_with_its_words(words: list[str], said: list[str]) -> None:
+    [line] = section((ROOT / "Singularity.def").read_text(), "runscript")
+    script = line.replace("exec lmgym", r"printf '%s\n'")
+    done = subprocess.run(["sh", "-c", script, "lmgym", *words], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == said
+
+
+def test_a_key_in_a_folder_that_apptainer_copies_is_removed(tmp_path: Path) -> None:
+    for name in ("lmgym/__pycache__/a.pyc", "ppo/key.json", "examples/outputs/run.json", "lmgym/kept.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    removed, *_ = section((ROOT / "Singularity.def").read_text(), "post")
+    subprocess.run(["sh", "-c", removed.replace("/opt/lmgym", str(tmp_path))], check=True)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == ["lmgym/kept.py"]
 
 
 def test_the_image_gets_what_the_package_is_built_from_and_no_keys_runs_or_history() -> None:

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import torch
-
 from lmgym.apps.agents.dialogue import Messages, add_message, conversation_of
 from lmgym.apps.agents.episode_learner import EpisodeLearner
 from lmgym.apps.agents.settings import agent_config, counts_turns
 from lmgym.errors import InputError, shown
+from lmgym.models.devices import present_device
 from lmgym.training.reporting import show_notes
 
 OnInvalid = Literal["penalty", "retry", "truncate"]
@@ -42,7 +41,7 @@ class Agent(ABC):
     """A language model that acts in an environment and learns from its rewards.
 
     Subclasses give the three methods below. `model` is an `AutoModelForCausalLMWithValueHead`, or a causal model of
-    transformers or peft. Raises InputError for models, tokenizers and settings that do not work.
+    transformers or peft. Raises InputError for models, tokenizers, devices and settings that do not work.
     """
 
     on_invalid: OnInvalid = "penalty"
@@ -74,9 +73,10 @@ class Agent(ABC):
             )
         self._learner: EpisodeLearner | None = None
         if model is not None:
-            config, notes = agent_config(generate_config_dict, ppo_config_dict, torch.device(device).type)
+            place = present_device(device)
+            config, notes = agent_config(generate_config_dict, ppo_config_dict, place.type)
             show_notes([f"lmgym.agents: {note}" for note in notes])
-            self._learner = EpisodeLearner(model, tokenizer, device, config, counts_turns(ppo_config_dict))
+            self._learner = EpisodeLearner(model, tokenizer, place, config, counts_turns(ppo_config_dict))
             self.model = self._learner.model
         self.start_episode()
 

@@ -1,7 +1,7 @@
 """Episodes, one at a time, by the rollout engine's own player, and an update of ppo on a batch of them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 import torch
@@ -30,10 +30,13 @@ class EpisodeLearner:
     """Plays an agent's episodes, keeps those that are to be learned, and updates its model.
 
     With `by_turns` a batch is so many turns, as LlamaGym counts them: an update has all episodes that wait, and the
-    turns beyond the batch count for the next one.
+    turns beyond the batch count for the next one. Where agents share a model, an update of one comes between the
+    replies of another and their own update: these are then learned as stale ones, with importance weights.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, device: Any, config: "PPOConfig", by_turns: bool = False) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, device: torch.device, config: "PPOConfig", by_turns: bool = False
+    ) -> None:
         from ppo.setup import Updates, connect
         from ppo.state import LoopState
         from ppo.task_setups import TaskSetup
@@ -48,10 +51,12 @@ class EpisodeLearner:
         setup = TaskSetup([], [], _no_environment, None, "")
         line = StatusLine("PPO", 0, "updates", shown=False)
         updates = Updates(lambda update: config.optimizer.learning_rate, _stop_non_finite, lambda update: None, line)
-        self.components = connect(config, None, actor, reference, tokenizer, setup, torch.device(device), updates)
+        self.components = connect(config, None, actor, reference, tokenizer, setup, device, updates)
         self.components.learner.split = self._split
         self.state = LoopState.fresh(config)
         self.components.sampler.sync(self.components.engine.version)
+        self.synced = self.sampled = self.model.updates
+        """updates of the model before the sampler took its weights, and before the first reply that waits"""
         generator, sampling = self.components.sampler.generator, config.sampling
         room = room_for_prompts(generator.max_length, sampling)
         self.policy = PolicyPlayer(generator, tokenizer, sampling, room, "cut")
@@ -72,6 +77,8 @@ class EpisodeLearner:
 
     def reply(self, conversation: Conversation) -> str:
         """The policy's next turn in the episode."""
+        if not self.waiting and not self.episode.steps:
+            self.sampled = self.model.updates
         return self._reply(self.episode, conversation)
 
     def reply_aside(self, conversation: Conversation) -> str:
@@ -108,18 +115,23 @@ class EpisodeLearner:
                 f"{self.episode}: an update in the middle of an episode; needed: terminate_episode() first"
             )
         config, c, state, episodes = self.config, self.components, self.state, self.waiting
-        rollouts = gather(episodes, config)
+        self._take_weights()
+        rollouts = gather(episodes, config, self.model.updates - self.sampled)
+        state.begins_at_reference = not self.model.updates
         mismatch = c.experience.measure(rollouts)
+        if rollouts.staleness and config.correction[0] == "none":
+            rollouts.correction = _stale_weights(rollouts)
         notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         show_notes(notes)
         rewards = c.estimate_advantages(rollouts, state.kl.value)
         first, critic_only = FirstForward(config, c, state, rollouts, mismatch), state.critic_warms_up(config.critic)
         learned = c.learner.learn(rollouts, state.iteration, c.engine.version, first, critic_only)
+        self.model.updates += 1
         metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, mismatch)
         if why := update_kl(config, state, metrics):
             show_notes([f"warning: {why}"])
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
-        c.sampler.sync(c.engine.version)
+        self._take_weights()
         self.waiting, self._seeds = [], self._seeds_of_iteration()
         self.counted = max(0, self.counted - config.rollout.num_rollouts)
         return metrics
@@ -133,7 +145,14 @@ class EpisodeLearner:
             return np.array_split(np.random.default_rng(seed).permutation(episodes), parts)
         return minibatches(episodes, batch if episodes % batch == 0 else episodes, rank, ranks, seed)
 
+    def _take_weights(self) -> None:
+        """Sync the sampler with the model, if any agent has updated it since."""
+        if self.synced != self.model.updates:
+            self.components.sampler.sync(self.components.engine.version)
+            self.synced = self.model.updates
+
     def _reply(self, episode: RunningEpisode, conversation: Conversation) -> str:
+        self._take_weights()
         self._receive(episode, StepResult({POLICY: Observation(conversation)}))
         seed = self.seed_of(episode, POLICY)
         request = ActionRequest(episode.environment, POLICY, episode.observations[POLICY], seed, episode=episode)
@@ -150,6 +169,16 @@ class EpisodeLearner:
     def _seeds_of_iteration(self) -> np.random.Generator:
         """Draws the seeds that lmgym/environments/groups.py gives an iteration's episodes."""
         return np.random.default_rng([self.config.optimizer.seed, self.state.iteration])
+
+
+def _stale_weights(rollouts: Any) -> torch.Tensor:
+    """Importance weights of the tokens that were sampled before an update of another agent."""
+    from ppo.algorithms.losses import sampler_weights
+    from ppo.config import CAPS
+
+    lengths = torch.from_numpy(rollouts.reply_lengths)
+    mode: Literal["token_truncate"] = "token_truncate"
+    return sampler_weights(rollouts.old_logprobs, rollouts.sampler_logprobs, lengths, mode, CAPS[mode])
 
 
 def _draw(chance: np.random.Generator) -> int:

@@ -1,5 +1,6 @@
 """A stand-in for TRL's `AutoModelForCausalLMWithValueHead`: a policy whose actor and critic are ppo's."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -9,7 +10,7 @@ from torch import nn
 
 from lmgym.config import ModelConfig
 from lmgym.distributed.random_state import seeded
-from lmgym.errors import InputError, listed
+from lmgym.errors import InputError, listed, shown
 from lmgym.models.critics import load_value_head, save_critic
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import fit_to_tokenizer, load_tokenizer
@@ -36,6 +37,8 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
             raise InputError("a model with a value head was given another one; needed: a causal model")
         self.pretrained_model = pretrained_model
         self.actor: ActorCritic | None = None
+        self.updates = 0
+        """of all agents that learn with it"""
         self._critic = critic
         self._reference: Reference | None = None
 
@@ -46,28 +49,33 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
         peft_config: Any = None,
         load_in_8bit: bool = False,
         load_in_4bit: bool = False,
+        quantization_config: Any = None,
         trust_remote_code: bool = False,
         **others: Any,
     ) -> "AutoModelForCausalLMWithValueHead":
         """From a folder, a hub id or a causal model. `peft_config` is peft's LoraConfig, or its fields in a dict.
 
-        `others` are reported as not used. Raises InputError for what does not load, and for 8 or 4 bits without LoRA,
-        a GPU or bitsandbytes.
+        `quantization_config` is transformers' BitsAndBytesConfig, or its fields in a dict, of which 8 or 4 bits are
+        read. `others` are reported as not used. Raises InputError for what does not load, and for 8 or 4 bits of a
+        model that is loaded, without LoRA or without bitsandbytes.
         """
         from ppo.trlx.adapters import adapter_settings
 
         model = pretrained_model_name_or_path
         lora, notes = adapter_settings(peft_config, unfrozen=-1)
-        settings = ModelConfig(load_in_8bit=load_in_8bit, load_in_4bit=load_in_4bit, **lora)
+        in_8bit, in_4bit = _bits_of(quantization_config)
+        settings = ModelConfig(load_in_8bit=load_in_8bit or in_8bit, load_in_4bit=load_in_4bit or in_4bit, **lora)
+        others = {name: value for name, value in others.items() if value is not None}
+        if others.pop("token", None):
+            notes.append("from_pretrained: token not used: the hub's token is HF_TOKEN of the environment")
         if others:
             notes.append(f"from_pretrained: {listed(sorted(others))} not used: weights load in fp32, then move by .to")
-        show_notes([f"lmgym.agents: {note}" for note in notes])
+        show_notes([f"lmgym.agents: {note.removeprefix('model.')}" for note in notes])
         critic = "head"
+        _refuse_unfit_bits(settings, isinstance(model, nn.Module))
         if not isinstance(model, nn.Module):
-            refuse_unfit_quantization(settings, None)
-            bits = 8 if load_in_8bit else 4 if load_in_4bit else 0
             name = str(model)
-            model = load_policy(name, load_tokenizer(name, trust_remote_code), trust_remote_code, bits)
+            model = load_policy(name, load_tokenizer(name, trust_remote_code), trust_remote_code, settings.bits)
             critic = str(Path(name) / CRITIC) if (Path(name) / CRITIC).is_dir() else critic
         if settings.lora_rank:
             with seeded(0):  # as a run of seed 0 draws them
@@ -134,3 +142,28 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
         if self.actor is not None and self.actor.value_head is not None:
             head = {f"value_head.{name}": w.detach().cpu() for name, w in self.actor.value_head.state_dict().items()}
             save_critic(None, head, Path(folder) / CRITIC, None)
+
+
+def _bits_of(given: Any) -> tuple[bool, bool]:
+    """(8 bits, 4 bits) of a BitsAndBytesConfig. Raises InputError for another quantisation."""
+    if given is None:
+        return False, False
+    names = "load_in_8bit", "load_in_4bit"
+    in_8bit, in_4bit = (
+        bool(given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)) for name in names
+    )
+    if not (in_8bit or in_4bit):
+        raise InputError(
+            f"quantization_config={shown(given)}; needed: BitsAndBytesConfig with load_in_8bit or load_in_4bit"
+        )
+    return in_8bit, in_4bit
+
+
+def _refuse_unfit_bits(settings: ModelConfig, is_loaded: bool) -> None:
+    """Raises InputError if quantised weights are requested and not possible, in the words of a program."""
+    asked = f"load_in_{settings.bits}bit=True"
+    if settings.bits and is_loaded:
+        raise InputError(f"{asked} of a model that is loaded already; needed: its folder or hub id")
+    if settings.bits and not settings.lora_rank:
+        raise InputError(f"{asked}: quantised weights cannot be trained; needed: peft_config=LoraConfig(...)")
+    refuse_unfit_quantization(settings, None)

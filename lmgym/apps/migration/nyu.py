@@ -1,10 +1,11 @@
-"""The commands here for an entry of NYU's debate project: an experiment, or a config of SFT, DPO or PPO."""
+"""The commands here for an entry of NYU's debate project: an experiment, a config of training, or a prompt set."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from lmgym.apps.migration.commands import Translation
 from lmgym.apps.migration.nyu_entries import list_entries, read_entry
+from lmgym.apps.migration.nyu_prompts import is_prompt_set, translate_prompts
 from lmgym.apps.migration.nyu_tournaments import translate_experiment
 from lmgym.apps.migration.nyu_training import translate_training
 from lmgym.console import say
@@ -25,8 +26,10 @@ def of_nyu(file: Path, words: tuple[str, ...], trainer: str | None) -> Iterator[
         yield from translate_experiment(entry)
     elif {"model_name", "training_hyperparameters"} <= entry.values.keys():
         yield from translate_training(entry, trainer)
+    elif is_prompt_set(entry.values):
+        yield from translate_prompts(entry)
     else:
         raise InputError(
             f"{shown_path(file)}, entry {shown(entry.name)} has {listed(entry.values)}; needed: agents, as of an "
-            "experiment, or model_name and training_hyperparameters"
+            "experiment, model_name and training_hyperparameters, or tags with their content, as of prompts.yaml"
         )

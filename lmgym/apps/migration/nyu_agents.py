@@ -1,4 +1,4 @@
-"""Debaters and judges of NYU's debate project: what each is here, as an expression of Python."""
+"""Debaters and judges of NYU's debate project, each as an expression of Python."""
 
 import re
 from collections.abc import Sequence
@@ -27,7 +27,8 @@ SENTENCES = {
     "--temperature 0 is greedy",
     "require_quote_validation": "quotes are always checked",
     "generation_params.use_generation_penalties": "a speech has no penalty on its length",
-    "best_of_n.recompute": "recorded rounds keep the samples that were chosen; only their judge is new",
+    "best_of_n": "recorded rounds keep the speeches that were chosen; BestOfNPlayer(RecordedPlayer(...), judge, n) "
+    "chooses among recorded samples anew",
     "scratchpad.scratchpad_public": "the judge reads the notes, and the opponent does not",
 }
 
@@ -48,7 +49,7 @@ class Agent:
     tokens: int | None = None
     sampling: dict[str, float] = field(default_factory=dict)
     best_of: tuple[int, int, str] | None = None
-    """n, opponent_n, mean or min"""
+    """n, opponent_n, mean or min; none of recorded speeches"""
     notes: tuple[int | None, bool] | None = None
     """tokens and whether the judge reads them"""
     prompt: str = ""
@@ -65,20 +66,29 @@ class Agent:
         return self.kind in LOCAL or self.kind in SERVED
 
 
-def read_agent(settings: Settings, lines: list[str], taken: Sequence[str] = ()) -> Agent:
-    """An agent of its settings; a line on each of them that has no equivalent. Raises InputError for a type unknown."""
+def read_agent(settings: Settings, lines: list[str], taken: Sequence[str] = (), is_judge: bool = False) -> Agent:
+    """An agent of its settings; a line on each of them that has no equivalent.
+
+    Raises InputError for a type unknown, and for a debater that is more than one of human, served and recorded.
+    """
     kind = settings.one_of("model_settings.model_type", TYPES, "random")
     alias = settings.left.pop("model_settings.alias", "empty-model")
     agent = Agent(_own_name(str(alias), taken), kind)
     path = settings.find("model_settings.model_file_path", str)
-    offline = settings.find("model_settings.offline_file_path", str)
-    if settings.take("model_settings.is_human", False):
-        agent.kind = "human"
-    if agent.is_recorded:
-        agent.recorded = offline or ""
-    elif offline:
-        lines.append(f"offline_file_path={display(offline)}: of agents with model_type offline only")
-    _read_model(agent, path, settings.take("model_settings.served", False))
+    offline = (settings.find("model_settings.offline_file_path", str) or "").strip()
+    is_human = settings.take("model_settings.is_human", False)
+    served = settings.take("model_settings.served", False)
+    if is_judge:
+        if offline:
+            lines.append(f"offline_file_path={display(offline)} of the judge: speeches of debaters alone are replayed")
+    elif is_human + served + bool(offline) > 1:
+        raise InputError(
+            f"{shown(settings.of)}: more than one of is_human, served and offline_file_path; needed: at most one"
+        )
+    elif offline or is_human:  # whatever its model_type
+        agent.kind = "offline" if offline else "human"
+        agent.recorded = offline
+    _read_model(agent, path, served)
     agent.prompt = settings.take("model_settings.override_prompt", "")
     _read_sampling(agent, settings, lines)
     _read_rest(agent, settings, lines)
@@ -128,9 +138,12 @@ def _read_sampling(agent: Agent, settings: Settings, lines: list[str]) -> None:
 def _read_rest(agent: Agent, settings: Settings, lines: list[str]) -> None:
     if (n := settings.find("best_of_n.n", int)) is not None:
         reduce = "min" if settings.take("best_of_n.maxmin", False) else "mean"
-        agent.best_of = n, settings.take("best_of_n.opponent_n", 0), reduce
-        if settings.take("best_of_n.recompute", False):
-            lines.append(f"best_of_n.recompute=true: {SENTENCES['best_of_n.recompute']}")
+        opponent_n = settings.take("best_of_n.opponent_n", 0)
+        settings.take("best_of_n.recompute", False)  # of recorded speeches
+        if agent.is_recorded:
+            lines.append(f"best_of_n={n}: {SENTENCES['best_of_n']}")
+        else:
+            agent.best_of = n, opponent_n, reduce
     used = settings.take("scratchpad.use_scratchpad", False)
     limit, public = settings.find("scratchpad.scratchpad_word_limit", int), "scratchpad.scratchpad_public"
     shown_to_all = settings.take(public, False)

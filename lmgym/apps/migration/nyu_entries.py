@@ -1,13 +1,14 @@
 """The entries of a YAML file of NYU's debate project, and the flags of its scripts. The file is read, never run."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lmgym.apps.migration.commands import display
-from lmgym.apps.migration.launches import flat, read_config, settings
+from lmgym.apps.migration.launches import NUMBER, flat, plain, read_config, settings
 from lmgym.errors import InputError, did_you_mean, listed, one_line, regular, shown, shown_path
 from lmgym.shell import command
 
@@ -45,6 +46,8 @@ class Settings:
     def find(self, name: str, kind: type[Value]) -> Value | None:
         """A setting of a type, None if there is none. Raises InputError for a value of another type."""
         value: Any = self.left.pop(name, None)
+        if kind in (int, float) and isinstance(value, str) and NUMBER.fullmatch(value):  # quoted, or 1e-5 of YAML
+            value = plain(value)
         if kind is float and type(value) is int and abs(value) < MOST:
             value = float(value)
         if value is None or (type(value) is kind and not (isinstance(value, float) and not math.isfinite(value))):
@@ -52,7 +55,7 @@ class Settings:
         raise InputError(f"{shown(self.of)}: {name}={display(value)}; needed: {KINDS[kind]}")
 
     def one_of(self, name: str, choices: Mapping[str, Choice], default: str) -> Choice:
-        """What a word of theirs, in any case, stands for. Raises InputError for another word."""
+        """The choice that a word of theirs names, in any case. Raises InputError for another word."""
         word = self.take(name, default).lower()
         if word not in choices:
             raise InputError(f"{shown(self.of)}: {name}={shown(word)}; needed: one of {listed(choices, 20)}")
@@ -82,8 +85,13 @@ def read_entry(file: Path, words: Sequence[str]) -> Entry | list[str]:
     return Entry(file, name, values, flags)
 
 
+def file_name(entry: Entry) -> str:
+    """The name of the Python file that an entry becomes."""
+    return f"{re.sub(r'[^a-z0-9]+', '_', entry.name.lower()).strip('_')[:60] or 'experiment'}.py"
+
+
 def transcripts_at(path: str) -> str:
-    """Where a run's transcripts are: a time alone is that of a run in the project's own folder."""
+    """The path of a run's transcripts: a time alone is that of a run in the project's own folder."""
     return path if "/" in path else f"outputs/transcripts/{path}"
 
 

@@ -48,7 +48,7 @@ LONGEST = 120  # characters of a line
 
 @dataclass
 class Parts:
-    """What a tournament's file names, as expressions of Python."""
+    """The parts of a tournament's file, as expressions of Python."""
 
     config: Mapping[str, Any]
     questions: str

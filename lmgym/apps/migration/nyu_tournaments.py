@@ -7,7 +7,7 @@ from typing import Any
 
 from lmgym.apps.migration.commands import Translation, display
 from lmgym.apps.migration.nyu_agents import Agent, as_player, read_agent
-from lmgym.apps.migration.nyu_entries import Entry, Settings, transcripts_at
+from lmgym.apps.migration.nyu_entries import Entry, Settings, file_name, transcripts_at
 from lmgym.apps.migration.nyu_files import Parts, literal, write_file
 from lmgym.errors import InputError, shown
 from lmgym.origin import names_code_or_address
@@ -20,6 +20,10 @@ FORMATS = {
 }
 """the format here and the number of debaters, by theirs"""
 TOURNAMENTS = {name: name for name in ("round_robin", "self_play_only", "custom", "capped_round_robin", "replication")}
+CHOSEN = ("custom", "capped_round_robin")
+"""kinds of tournaments that play the pairs of custom_matchups"""
+PAIRS = {"self_play_only": "self_play", "capped_round_robin": "capped"}
+"""`--pairs` by a kind of theirs; the others' pairs are written out"""
 BRANCHING = {"none": "", "full": "full", "half": "half", "single_random": "one"}
 QUESTIONS = {"quality": "quality", "quality_debates": "debates", "quality_consultancy": "debates"}
 """how a data set of theirs is read"""
@@ -28,8 +32,8 @@ OLD_FLAGS = ("test", "local", "log_level", "suppress_graphs", "start_time", "for
 """flags of run_debate that change nothing here"""
 SENTENCES = {
     "annotations_classifier_file_path": "there is no classifier of annotations",
-    "prompt_config.file_path": "wordings are PROMPTS of the file: PROMPTS | {...}, by the tags of docs/debate.md",
-    "prompt_config.default_prompt_name": "wordings are PROMPTS of the file, by the tags of docs/debate.md",
+    "prompt_config.file_path": "wordings are PROMPTS of the file; lmgym from nyu PROMPTS.yaml NAME writes theirs",
+    "prompt_config.default_prompt_name": "theirs takes the set of its speech_structure, whatever this says",
     "prompt_config.is_memorized": "give questions whose text is their title",
     "dataset.flip_sides": "--sides flipped plays both answers",
     "dataset.shuffle_deterministically": "questions are in the order of their file",
@@ -61,7 +65,7 @@ def translate_experiment(entry: Entry) -> list[Translation]:
         lines += [f"{name}={display(value)}: no equivalent" for name, value in settings.left.items()]
     lines += _renamed(given, debaters)
     settings = Settings(agents["judge"], f"the judge of {entry.name}")
-    judge = read_agent(settings, lines)
+    judge = read_agent(settings, lines, is_judge=True)
     lines += [f"{name}={display(value)}: no equivalent" for name, value in settings.left.items()]
     rest = Settings({name: value for name, value in entry.values.items() if name != "agents"}, entry.name)
     return _Experiment(entry, debaters, judge, rest, lines).commands()
@@ -90,12 +94,12 @@ class _Experiment:
 
     def __init__(self, entry: Entry, debaters: list[Agent], judge: Agent, left: Settings, lines: list[str]) -> None:
         self.entry, self.debaters, self.judge, self.left, self.lines = entry, debaters, judge, left, lines
-        name = re.sub(r"[^a-z0-9]+", "_", entry.name.lower()).strip("_")[:60] or "experiment"
-        self.found = Translation(f"{name}.py", program="lmgym debate", lines=lines)
-        self.config: dict[str, Any] = {"name": name}
+        self.found = Translation(file_name(entry), program="lmgym debate", lines=lines)
+        self.config: dict[str, Any] = {"name": self.found.command.removesuffix(".py")}
         self.format, self.number = left.one_of("speech_structure", FORMATS, "default_debate")
         self.rounds = left.take("num_speeches", 1)
         self.kind = left.one_of("tournament.tournament_type", TOURNAMENTS, "round_robin")
+        self.matchups = self._matchups()
         self.recorded = self._recordings()
 
     def commands(self) -> list[Translation]:
@@ -118,20 +122,27 @@ class _Experiment:
     # --- recorded rounds
 
     def _recordings(self) -> list[str]:
-        """Where recorded rounds are, if they are judged anew; "" is a place that the user has to give."""
+        """The places of recorded rounds, if those are judged anew; "" is one that the user has to give."""
         if self.kind == "replication":
             paths = self.left.left.pop("tournament.replication_file_paths", None)
             if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
                 raise InputError(f"replication_file_paths={display(paths)}; needed: the beginnings of files' names")
             return [transcripts_at(path) for path in paths]
-        if not any(debater.is_recorded for debater in self.debaters):
+        playing = self._playing()
+        if not any(debater.is_recorded for debater in playing):
             return []
-        if not all(debater.is_recorded for debater in self.debaters):
+        if not all(debater.is_recorded for debater in playing):
             raise InputError(
-                f"{shown(self.entry.name)}: debaters of model_type offline or is_human beside others; needed: either "
+                f"{shown(self.entry.name)}: debaters with offline_file_path or is_human beside others; needed: either "
                 "kind, as recorded rounds are judged anew and not played on"
             )
-        paths = dict.fromkeys(debater.recorded for debater in self.debaters)
+        for first, second in self._meetings():
+            if first.recorded != second.recorded:
+                raise InputError(
+                    f"{shown(self.entry.name)}: {first.name} and {second.name} meet with speeches of two recorded "
+                    "runs; needed: tournament_type=self_play_only, which judges each run, or debaters of one run"
+                )
+        paths = dict.fromkeys(debater.recorded for debater in playing)
         return [path and transcripts_at(path) for path in paths]
 
     def _further(self) -> list[Translation]:
@@ -154,44 +165,64 @@ class _Experiment:
         if not self.recorded:
             self.config["sides"] = "flipped" if flip else "alternate" if alternate else "fixed"
 
-    def _pairs(self) -> None:
-        """Who meets whom: pairs of debaters mean something where two of them are in a round."""
-        matchups = self.left.left.pop("tournament.custom_matchups", None) or []
-        enabled = self.left.take("enable_self_debate", False)
-        names = [debater.name for debater in self.debaters]
-        if self.recorded or self.number < 2 or len(names) < 2:
-            if matchups:
-                self.lines.append("custom_matchups: no pair of two debaters meets in these rounds")
-            return
-        if not isinstance(matchups, list):
-            raise InputError(f"{shown(self.entry.name)}: custom_matchups={display(matchups)}; needed: pairs of aliases")
-        custom = [self._matchup(pair) for pair in matchups]
-        if self.kind == "self_play_only":
-            self.config["pairs"] = "self_play"
-        elif self.kind == "capped_round_robin":
-            self.config["pairs"] = "capped"
-        elif self.kind == "custom":
-            self.config["pairs"] = "custom"
-        elif enabled:
-            self.config["pairs"] = "custom"
-            custom = [f"{a}:{b}" for a, b in (*combinations(names, 2), *((name, name) for name in names))]
-            if len(custom) > len(names):
-                self.lines.append(
-                    f"{len(custom)} pairs: all of them are played; run_debate plays the first {len(names)}"
-                )
-        if self.kind == "custom" and not custom:
+    def _matchups(self) -> list[tuple[Agent, Agent]]:
+        """The pairs of custom_matchups. Raises InputError for others than debaters, and where none are read."""
+        given = self.left.left.pop("tournament.custom_matchups", None) or []
+        if not isinstance(given, list):
+            raise InputError(f"{shown(self.entry.name)}: custom_matchups={display(given)}; needed: pairs of aliases")
+        if given and self.kind not in CHOSEN:
+            raise InputError(
+                f"{shown(self.entry.name)}: custom_matchups with tournament_type={self.kind}; needed: "
+                f"{' or '.join(CHOSEN)}, which read them"
+            )
+        if self.kind == "custom" and not given:
             raise InputError(f"{shown(self.entry.name)}: tournament_type=custom without custom_matchups; needed: pairs")
-        if custom:
-            self.config["custom"] = tuple(custom)
+        return [self._matchup(pair) for pair in given]
 
-    def _matchup(self, pair: Any) -> str:
+    def _matchup(self, pair: Any) -> tuple[Agent, Agent]:
         aliases = [one["model_settings"].get("alias") for one in self.entry.values["agents"]["debaters"]]
-        names = {str(alias): debater.name for alias, debater in zip(aliases, self.debaters, strict=True)}
-        if not isinstance(pair, list) or len(pair) != 2 or not {str(one) for one in pair} <= names.keys():
+        debaters = {str(alias): debater for alias, debater in zip(aliases, self.debaters, strict=True)}
+        if not isinstance(pair, list) or len(pair) != 2 or not {str(one) for one in pair} <= debaters.keys():
             raise InputError(
                 f"{shown(self.entry.name)}: a custom matchup is {shown(str(pair))}; needed: two debaters' aliases"
             )
-        return ":".join(names[str(one)] for one in pair)
+        return debaters[str(pair[0])], debaters[str(pair[1])]
+
+    def _playing(self) -> list[Agent]:
+        """The debaters of the rounds: of chosen pairs where two of them meet, else all."""
+        if not self.matchups or self.number < 2:
+            return self.debaters
+        names = {debater.name for pair in self.matchups for debater in pair}
+        return [debater for debater in self.debaters if debater.name in names]
+
+    def _meetings(self) -> list[tuple[Agent, Agent]]:
+        """The pairs of two debaters that meet; none where a debater speaks alone."""
+        if self.number < 2:
+            return []
+        if self.matchups:
+            return self.matchups
+        itself = [(debater, debater) for debater in self.debaters]
+        if self.kind == "self_play_only" or len(self.debaters) < 2:
+            return itself
+        pairs = list(combinations(self.debaters, 2))
+        return pairs + itself if self.left.left.get("enable_self_debate") is True else pairs
+
+    def _pairs(self) -> None:
+        """The schedule's pairs, which mean something where two debaters are in a round."""
+        meetings = self._meetings()
+        enabled = self.left.take("enable_self_debate", False)
+        if self.recorded or self.number < 2 or len(self.debaters) < 2:
+            if self.matchups:
+                self.lines.append("custom_matchups: no pair of two debaters meets in these rounds")
+            return
+        if self.kind != "round_robin" or enabled:
+            self.config["pairs"] = PAIRS.get(self.kind, "custom")
+        if self.matchups or (self.kind == "round_robin" and enabled):
+            self.config["custom"] = tuple(f"{first.name}:{second.name}" for first, second in meetings)
+        if self.kind in ("round_robin", "custom") and len(meetings) > len(self.debaters):
+            self.lines.append(
+                f"{len(meetings)} pairs: all of them are played; run_debate plays the first {len(self.debaters)}"
+            )
 
     # --- what the file names
 
@@ -216,6 +247,8 @@ class _Experiment:
             elif wanted:
                 self.found.ask(flag, f"file_path={display(previous)}: one file or folder of transcripts")
         if self.recorded:
+            if path and not names_code_or_address(path) and self.found.asked.pop("transcripts", None):
+                self.found.flags["transcripts"] = path  # people's debates, of which the rounds are
             return "recorded"
         if topics:
             topic, positions = hardcoded
@@ -246,11 +279,17 @@ class _Experiment:
                 self.found.ask("model", debater.ask)
             else:
                 self.found.flags["model"] = debater.model
-        playing = {debater.name for debater in self.debaters}
-        if self.config.get("pairs") == "capped" and (pairs := self.config.get("custom")):
-            playing = {name for pair in pairs for name in pair.split(":")}
+        playing = {debater.name for debater in self._playing()}
         players = {}
         for debater in self.debaters:
+            if debater.is_recorded and not self.recorded:  # beside others, in no pair
+                if self.kind == "capped_round_robin":
+                    raise InputError(
+                        f"{shown(self.entry.name)}: {debater.name} is recorded and in no pair, but the parts of a "
+                        "capped round robin count it; needed: the debaters without it"
+                    )
+                self.lines.append(f"{debater.name} is in no matchup, and is left out")
+                continue
             word = literal(debater.model)
             if debater.needs_model and debater.ask and not shared:
                 word = literal(f"MODEL_OF_{debater.name}")

@@ -6,6 +6,7 @@ from typing import Any
 from lmgym.apps.migration.commands import Translation, display
 from lmgym.apps.migration.libraries import SILENT, give, of_all_processes, whole
 from lmgym.apps.migration.nyu_entries import Entry, Settings, transcripts_at
+from lmgym.apps.migration.nyu_rounds import EPOCH_SIZE, write_experiment
 from lmgym.apps.migration.renaming import check, experiment_of, rename
 from lmgym.errors import InputError, shown, shown_path
 from lmgym.origin import names_code_or_address
@@ -27,11 +28,8 @@ QUANTIZED = ("llama", "mistral")
 """types of models that theirs loads in 4 bits"""
 SCALES = {"log_prob": 2.25, "prob": 5.75, "sigmoid": 5.0}
 """`multiplier` of lmgym debate data --preference"""
-EXPERIMENTS = {
-    "dpo": "lmgym/apps/debate/experiments/debate_dpo.py",
-    "ppo": "lmgym/apps/debate/experiments/debate_letters.py",
-}
-"""experiments that play the rounds that they train on"""
+DPO_WARMUP = round(1 / 24, 4)
+"""of their DPO, unless the schedule is constant"""
 SENTENCES = {
     "llm_type": "the model's own chat template is used",
     "requires_token": "the hub's token is HF_TOKEN",
@@ -41,7 +39,6 @@ SENTENCES = {
     "speech_structure": "the format is that of the transcripts, or of the experiment",
     f"{HYPER}.steps": "--max_updates counts updates",
     f"{HYPER}.optim": "it is AdamW of torch",
-    f"{SUPPLEMENTAL}.epoch_size": "of rounds that training plays: prompts_per_round counts speeches",
     f"{SUPPLEMENTAL}.lr_multiplier": "one schedule for the whole run",
     f"{SUPPLEMENTAL}.continue_training": "the same command resumes by itself",
     f"{SUPPLEMENTAL}.force_sft_as_reference": "the reference is the model that training starts from",
@@ -60,7 +57,7 @@ NAMES = {
 
 
 def trainer_of(entry: Entry, trainer: str | None) -> str:
-    """Which of the three scripts an entry is for: as said, or by the file's name or its rows. Raises InputError."""
+    """The script that an entry is for: as said, or by the file's name or its rows. Raises InputError for none."""
     if trainer:
         if trainer not in TRAINERS:
             raise InputError(f"--trainer {trainer}: the project trains by {', '.join(TRAINERS)}; needed: one of them")
@@ -83,7 +80,7 @@ def translate_training(entry: Entry, trainer: str | None) -> list[Translation]:
         if flag not in ("local", "test", "log_level", "load_only", "local_rank", "configuration"):
             raise InputError(f"--{flag} is no flag of run_{kind}; needed: flags behind the command that is printed")
     left = Settings({name: value for name, value in entry.values.items() if name != "dataset"}, entry.name)
-    found = Translation({"sft": "sft", "dpo": "dpo", "ppo": "ppo EXPERIMENT.py"}[kind])
+    found = Translation(kind)
     found.flags |= {"method": "ppo"} if kind == "ppo" else {}
     target = left.take("target", "debater").lower()
     _rows(found, entry, kind, left, target)
@@ -131,17 +128,19 @@ def _rows(found: Translation, entry: Entry, kind: str, left: Settings, target: s
     wording, scale = _preference(found, left) if kind == "dpo" else ("", None)
     if plays:
         left.left.pop("opening_speeches_only", None)  # as the experiments do
-        found.command = "ppo EXPERIMENT.py" if kind == "ppo" else "preference EXPERIMENT.py"
-        found.ask(
-            "EXPERIMENT.py",
-            f"a copy of {EXPERIMENTS[kind]}, with read_questions(PATH, quality) and a judge",
-        )
+        epoch_size = left.take(f"{SUPPLEMENTAL}.epoch_size", EPOCH_SIZE)
+        write_experiment(found, entry, kind, sets[0][1], epoch_size)
+        if kind == "dpo":
+            _updates_of_rounds(found, left, epoch_size)
         return
     rows_of = "preferences" if kind == "dpo" else "judge" if target == "judge" else "sft"
     files: list[str] = []
-    for number, (name, settings) in enumerate(sets, 1):
-        path = settings.get("full_dataset_file_path")
-        files.append(_file_of(found, name, path, number, rows_of, wording))
+    for name, settings in sets:
+        given = settings.get("full_dataset_file_path")
+        for path in given if isinstance(given, list) and given else [given]:
+            files.append(_file_of(found, name, path, len(files) + 1, rows_of, wording))
+        if name in DEBATES:
+            found.lines.append(f"dataset_type={name}: rows are of all debates; a tenth is held out, no split of theirs")
         for key, value in settings.items():
             if key not in ("dataset_type", "full_dataset_file_path", "split_type") and value:
                 found.lines.append(f"dataset.{key}={display(value)}: rows are of all rounds in the file")
@@ -210,6 +209,8 @@ def _training(found: Translation, left: Settings, kind: str) -> None:
     of_all_processes(found, "global_batch")
     schedule = left.take(f"{HYPER}.lr_scheduler_type", "linear")
     ratio = left.left.pop(f"{HYPER}.warmup_ratio", 0)
+    if kind == "dpo":  # whose trainer does not read it
+        ratio = DPO_WARMUP
     constant = schedule == "constant"
     found.flags |= {"schedule": "constant_with_warmup" if constant else schedule, "warmup": 0 if constant else ratio}
     found.flags["gradient_checkpointing"] = True
@@ -217,10 +218,32 @@ def _training(found: Translation, left: Settings, kind: str) -> None:
     found.flags["max_length"] = length or (32768 if kind == "sft" else 16384)
     if (steps := left.find(f"{SUPPLEMENTAL}.save_steps", int)) is not None:
         found.flags["save_updates"] = steps
-    if kind == "dpo" and left.left.get(f"{HYPER}.steps") == 1:
-        left.left.pop(f"{HYPER}.steps")
     if kind == "dpo" and not found.command.endswith(".py"):
         left.left.pop(f"{SUPPLEMENTAL}.epoch_size", None)  # of rounds that are played
+        _passes(found, left)
+
+
+def _updates_of_rounds(found: Translation, left: Settings, epoch_size: int) -> None:
+    """The updates of all epochs, each of which plays rounds and learns from the two pairs of each of them."""
+    steps = left.find(f"{HYPER}.steps", int) or 1
+    micro = left.left.get(f"{HYPER}.per_device_train_batch_size")
+    accumulation = left.left.get(f"{HYPER}.gradient_accumulation_steps", 1)
+    if type(micro) is int and type(accumulation) is int and micro * accumulation > 0:
+        found.flags["max_updates"] = max(1, steps * 2 * epoch_size // (micro * accumulation))
+    epochs = left.left.pop(f"{HYPER}.num_train_epochs", None)
+    if epochs not in (None, 1):
+        found.lines.append(
+            f"num_train_epochs={display(epochs)}: each pair is learned once, and then rounds are played anew"
+        )
+
+
+def _passes(found: Translation, left: Settings) -> None:
+    """Epochs over preference rows: each of their steps trains num_train_epochs on all of them."""
+    steps = left.find(f"{HYPER}.steps", int) or 1
+    epochs = left.left.get(f"{HYPER}.num_train_epochs")
+    if steps > 1 and type(epochs) is int:
+        left.left[f"{HYPER}.num_train_epochs"] = steps * epochs
+        found.lines.append(f"steps={steps}: {steps} x {epochs} epochs, in one schedule")
 
 
 def _adapters(found: Translation, left: Settings) -> None:

@@ -132,14 +132,24 @@ def code_of_notebook(text: str) -> str:
 
 
 def refuse_endless(values: Any, name: str) -> None:
-    """Raises InputError for a config whose references repeat its parts beyond MOST_VALUES."""
-    left, seen = [values], 0
+    """Raises InputError for a config with a part that is within itself, or whose references repeat its parts beyond
+    MOST_VALUES.
+    """
+    left, around, seen = [(values, False)], set[int](), 0
     while left:
-        one = left.pop()
+        one, is_left = left.pop()
+        if is_left:
+            around.remove(id(one))
+            continue
         seen += 1
         if seen > MOST_VALUES:
             raise InputError(f"{name} has more than {MOST_VALUES:,} values, with those that it repeats; needed: fewer")
-        left += one.values() if isinstance(one, Mapping) else one if isinstance(one, list | tuple) else ()
+        parts = [*one.values()] if isinstance(one, Mapping) else one if isinstance(one, list | tuple) else ()
+        if parts:
+            if id(one) in around:
+                raise InputError(f"{name} has a value that is within itself, by an anchor; needed: values that end")
+            around.add(id(one))
+            left += [(one, True), *((part, False) for part in parts)]
 
 
 def _read_yaml(text: str, name: str, kind: str | None) -> Settings:

@@ -102,7 +102,7 @@ class TRLConfig:
         name = shown_path(yml_fp)
         try:
             config = yaml.safe_load(regular(Path(yml_fp)).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             raise InputError(f"{name}: {one_line(str(error))}; needed: a YAML file of trlx's sections") from error
         try:
             return cls.from_dict(config)

@@ -49,6 +49,24 @@ def test_a_recipe_is_a_script_that_says_what_it_does(name: str, monkeypatch, cap
     assert "--lr" in said
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_takes_the_devices_of_the_machine_and_names_them(name: str, monkeypatch, capsys) -> None:
+    parse = runpy.run_path(str(FOLDER / f"{name}.py"))["parse"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for has_mps in (False, True):
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda has_mps=has_mps: has_mps)
+        assert parse([]).device == "cpu"
+        if has_mps:
+            assert parse(["--device", "mps"]).device == "mps"
+        else:
+            with pytest.raises(SystemExit, match="2"):
+                parse(["--device", "mps"])
+            last = capsys.readouterr().err.splitlines()[-1]
+            assert re.search(r"argument --device: invalid choice: '?mps'? \(choose from '?cpu'?\)$", last)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert parse([]).device == "cuda"
+
+
 def test_sft_learns_short_answers_and_where_they_end(begin: list[str], tmp_path: Path, capsys) -> None:
     losses = recipes.sft.main([*begin, "--steps", "40", "--lr", "5e-3", "--batch", "12"])
     said = capsys.readouterr().out

@@ -282,7 +282,7 @@ def test_what_does_not_work_is_refused(made, small_models) -> None:
         made(action_space=[0, 1])
     with pytest.raises(InputError, match=r"Walker has no model here; needed: Walker\(model"):
         Walker(None, None, "cpu").act(0)
-    with pytest.raises(InputError, match="load_in_8bit with --lora_rank 0"):
+    with pytest.raises(InputError, match="load_in_8bit=True: quantised weights cannot be trained"):
         AutoModelForCausalLMWithValueHead.from_pretrained(small_models["llama"], load_in_8bit=True)
     tokenizer = AutoTokenizer.from_pretrained(small_models["gpt2"])
     tokenizer.eos_token = None

@@ -103,7 +103,7 @@ def test_each_debater_samples_as_it_is_told(tmp_path: Path) -> None:
         return {"model_settings": settings | {"generation_params": params}}
 
     debaters = [
-        debater("a", temperature=0.2, top_p=0.9, max_new_tokens=60),
+        debater("a", temperature="2e-1", top_p="0.9", max_new_tokens="60"),
         debater("b", do_sample=False, use_generation_penalties=True),
     ]
     debaters[1]["model_settings"]["nucleus"] = False
@@ -151,20 +151,76 @@ def test_recorded_debaters_are_judged_anew_a_command_a_run(tmp_path: Path) -> No
         {"model_settings": {"model_type": "offline", "alias": name, "offline_file_path": path}}
         for name, path in (("32", "2024-08-15"), ("48", "/runs/2024-08-14"), ("49", "/runs/2024-08-14"))
     ]
-    entry = changed(EXPERIMENT, agents__debaters=debaters, convert_to_double_consultancy=True, flip=False)
+    entry = changed(
+        EXPERIMENT,
+        agents__debaters=debaters,
+        convert_to_double_consultancy=True,
+        flip=False,
+        tournament__tournament_type="self_play_only",
+    )
     first, second = translated(entry, tmp_path, "--num_iters", "7")
     assert first.flags == {"convert": "double", "transcripts": "outputs/transcripts/2024-08-15", "rounds": 7}
     assert second.flags == first.flags | {"transcripts": "/runs/2024-08-14", "output": "outputs/debates/mine_2"}
     assert "double_consultancy(rounds=2)" in text_of(first)
     assert not second.before
     mixed = changed(EXPERIMENT, agents__debaters=[*debaters, RANDOM])
-    with pytest.raises(InputError, match="offline or is_human beside others; needed: either kind"):
+    with pytest.raises(InputError, match="offline_file_path or is_human beside others; needed: either kind"):
         translated(mixed, tmp_path)
+    with pytest.raises(InputError, match="32 and 48 meet with speeches of two recorded runs; needed: tournament_type="):
+        translated(changed(entry, tournament=None), tmp_path)
     replication = {"tournament_type": "replication", "replication_file_paths": ["2024-08-18", "2024-08-19"]}
     found = translated(changed(EXPERIMENT, agents__debaters=[], tournament=replication), tmp_path)
     assert [one.flags["transcripts"] for one in found] == [
         "outputs/transcripts/2024-08-18", "outputs/transcripts/2024-08-19",
     ]  # fmt: skip
+
+
+def test_speeches_are_replayed_whatever_the_type_of_model(tmp_path: Path) -> None:
+    """As in the project: offline_file_path decides. A debater in no pair, and a judge, replay nothing."""
+    replays = {"model_settings": RANDOM["model_settings"] | {"alias": "old", "offline_file_path": "2024-08-15 "}}
+    [found] = translated(changed(EXPERIMENT, agents__debaters=[replays]), tmp_path)
+    assert found.flags["transcripts"] == "outputs/transcripts/2024-08-15"
+    assert "RecordedPlayer(recorded)" in text_of(found)
+    custom = {"tournament_type": "custom", "custom_matchups": [["sft 1", "chance"]]}
+    [found] = translated(changed(EXPERIMENT, agents__debaters=[DEBATER, RANDOM, replays], tournament=custom), tmp_path)
+    assert "transcripts" not in found.flags
+    assert '"old"' not in text_of(found)
+    assert "old is in no matchup, and is left out" in found.lines
+    capped = {"tournament_type": "capped_round_robin", "custom_matchups": [["sft 1", "chance"]]}
+    with pytest.raises(InputError, match="old is recorded and in no pair, but the parts of a capped round robin count"):
+        translated(changed(EXPERIMENT, agents__debaters=[DEBATER, RANDOM, replays], tournament=capped), tmp_path)
+    [found] = translated(changed(EXPERIMENT, agents__judge__model_settings__offline_file_path="gpt-4o"), tmp_path)
+    assert "transcripts" not in found.flags
+    assert "offline_file_path=gpt-4o of the judge: speeches of debaters alone are replayed" in found.lines
+
+
+def test_best_of_recorded_samples_is_named_and_not_dropped(tmp_path: Path) -> None:
+    replays = {"model_settings": RANDOM["model_settings"] | {"offline_file_path": "2024-08-15"}, "best_of_n": {"n": 4}}
+    [found] = translated(changed(EXPERIMENT, agents__debaters=[replays]), tmp_path)
+    assert any(
+        line.startswith("best_of_n=4: recorded rounds keep the speeches that were chosen;") for line in found.lines
+    )
+
+
+def test_peoples_debates_are_the_data_set_that_the_entry_names(tmp_path: Path) -> None:
+    human = {"model_settings": RANDOM["model_settings"] | {"is_human": True}}
+    dataset = {"dataset_type": "quality_debates", "full_dataset_file_path": "debates.jsonl"}
+    [found] = translated(changed(EXPERIMENT, agents__debaters=[human], dataset=dataset), tmp_path)
+    assert found.flags["transcripts"] == "debates.jsonl"
+    assert not found.asked
+    [found] = translated(
+        changed(EXPERIMENT, agents__debaters=[human], dataset={"dataset_type": "quality_debates"}), tmp_path
+    )
+    assert found.asked["transcripts"].startswith("is_human: the JSON or JSONL file")
+
+
+def test_more_pairs_than_theirs_would_play_are_named(tmp_path: Path) -> None:
+    debaters = [{"model_settings": RANDOM["model_settings"] | {"alias": name}} for name in "abcd"]
+    [found] = translated(changed(EXPERIMENT, agents__debaters=debaters), tmp_path)
+    assert config_of(found).pairs == "round_robin"
+    assert "6 pairs: all of them are played; run_debate plays the first 4" in found.lines
+    [found] = translated(changed(EXPERIMENT, agents__debaters=debaters[:3]), tmp_path)
+    assert not [line for line in found.lines if "pairs" in line]
 
 
 def test_each_setting_without_an_equivalent_has_a_line(tmp_path: Path) -> None:
@@ -223,10 +279,20 @@ def test_what_is_printed_is_played_as_it_stands(name: str, tmp_path: Path) -> No
     assert said in done.stdout
 
 
+def test_a_model_that_is_not_there_is_one_line_when_its_experiment_is_played(tmp_path: Path) -> None:
+    (tmp_path / "quality.jsonl").write_text(json.dumps(STORY))
+    [found] = translated(changed(EXPERIMENT, agents__debaters=[DEBATER]), tmp_path)
+    (tmp_path / "mine.py").write_text(text_of(found))
+    done = lmgym(tmp_path, "debate", "mine.py", *found.words)
+    assert done.returncode == 2
+    [line] = [line for line in done.stderr.splitlines() if not line.startswith("$")]
+    assert line.startswith("error: no model config loads from models/sft:")
+
+
 def test_the_page_shows_what_its_entry_becomes(tmp_path: Path) -> None:
     file = tmp_path / "experiment.yaml"
-    file.write_text(written_file("docs/coming_from.md", "experiment.yaml"))
+    file.write_text(written_file("docs/from_nyu.md", "experiment.yaml"))
     done = CliRunner().invoke(main, ["from", "nyu", str(file), "Simple Tournament"])
-    page = (ROOT / "docs/coming_from.md").read_text()
+    page = (ROOT / "docs/from_nyu.md").read_text()
     shown = done.output.partition("\nEND\n")[2]
     assert f"```text\n{shown}```\n" in page

@@ -3,7 +3,10 @@
 import shlex
 from pathlib import Path
 
-from nyu_configs import TRAINING, changed, translated
+import pytest
+from nyu_configs import TRAINING, changed, config_of, text_of, translated
+
+from lmgym.errors import InputError
 
 
 def test_sft_reads_rows_out_of_debates(tmp_path: Path) -> None:
@@ -19,7 +22,7 @@ def test_sft_reads_rows_out_of_debates(tmp_path: Path) -> None:
     }  # fmt: skip
     assert not found.asked
     assert [line.partition("=")[0].partition(":")[0] for line in found.lines] == [
-        "external_huggingface", "--global_batch", "optim", "merge_output_dir", "llm_type",
+        "dataset_type", "external_huggingface", "--global_batch", "optim", "merge_output_dir", "llm_type",
     ]  # fmt: skip
     judge = changed(TRAINING, target="judge", llm_type="llama", dataset=[TRAINING["dataset"][0]])
     [found] = translated(judge, tmp_path, file="sft_config.yaml")
@@ -47,16 +50,45 @@ def test_dpo_reads_preferences_or_plays_them(tmp_path: Path) -> None:
     assert {name: found.flags[name] for name in told} == told
     assert "multiplier=7: --preference prob has a scale of its own" in found.lines
     assert not [line for line in found.lines if line.startswith(("steps", "epoch_size"))]
+    several = changed(
+        entry,
+        dataset={"dataset_type": "judge_preferences", "full_dataset_file_path": ["2024-06-13", "runs/b"]},
+        training_hyperparameters__steps=3,
+        training_hyperparameters__lr_scheduler_type="linear",
+    )
+    [found] = translated(several, tmp_path)
+    assert found.flags["dataset"] == "outputs/preferences_1.jsonl,outputs/preferences_2.jsonl"
+    assert len(found.before) == 2
+    assert (found.flags["epochs"], found.flags["schedule"], found.flags["warmup"]) == (6, "linear", 0.0417)
+    assert "steps=3: 3 x 2 epochs, in one schedule" in found.lines
     plays = changed(entry, dataset={"dataset_type": "quality"})
     [found] = translated(plays, tmp_path, file="dpo_config.yaml")
-    assert found.command == "preference EXPERIMENT.py"
-    assert not found.before
-    assert "debate_dpo.py" in found.asked["EXPERIMENT.py"]
+    assert found.command == "preference mine.py"
+    assert not found.asked
+    assert found.flags["max_updates"] == 128, "2 x 1,024 pairs in batches of 16"
+    assert "num_train_epochs=2: each pair is learned once, and then rounds are played anew" in found.lines
+    config = config_of(found)
+    assert (config.rounds.prompts_per_round, config.rounds.num_generations, config.rounds.renew_reference) == (
+        2048,
+        2,
+        True,
+    )
+    assert 'QUESTIONS, JUDGE = "QUESTIONS", "JUDGE"' in text_of(found)
+    assert any(
+        line.startswith('fill in "QUESTIONS" in mine.py: QuALITY.v1.0.1.htmlstripped.train') for line in found.lines
+    )
+    alone = changed(plays, speech_structure="default_consultancy")
+    with pytest.raises(InputError, match="default_consultancy with rounds that training plays; needed: default_debate"):
+        translated(alone, tmp_path, file="dpo_config.yaml")
 
 
 def test_ppo_plays_a_batch_of_rounds_an_iteration(tmp_path: Path) -> None:
-    entry = changed(TRAINING, dataset={"dataset_type": "quality"}, training_hyperparameters__steps=30)
+    dataset = {"dataset_type": "quality", "train_file_path": "quality.jsonl"}
+    entry = changed(TRAINING, dataset=dataset, training_hyperparameters__steps=30)
     [found] = translated(entry, tmp_path, trainer="ppo")
     told = {"num_rollouts": 2, "global_batch": 2, "micro_batch": 1, "max_updates": 30, "method": "ppo", "ppo_epochs": 1}
     assert {name: found.flags[name] for name in told} == told
-    assert "debate_letters.py" in found.asked["EXPERIMENT.py"]
+    assert found.command == "ppo mine.py"
+    assert 'QUESTIONS, JUDGE = "quality.jsonl", "JUDGE"' in text_of(found)
+    assert "(0.67, 0.33)" in text_of(found)
+    assert config_of(found).rollout.temperature == 0.5

@@ -1,16 +1,18 @@
 """What `lmgym from` prints passes the checks of a run, up to its plan."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from nyu_configs import TRAINING, changed, translated
+from nyu_configs import STORY, TRAINING, changed, translated
 from patience import PATIENCE
 
 from lmgym.apps.migration.files import of_library
+from lmgym.models.small_models import make_small_model
 
 PAIR = {"prompt": "Say {}.", "chosen": "Yes, it is {}.", "rejected": "No {}."}
 CHAT = {"messages": [{"role": "user", "content": "Say {}."}, {"role": "assistant", "content": "Yes, {}."}]}
@@ -92,3 +94,33 @@ def test_rows_out_of_debates_and_the_command_that_reads_them_pass_a_dry_run(kind
             cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr + str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dpo", "ppo"])
+def test_the_experiment_of_rounds_that_are_played_trains_as_printed(kind: str, demo_texts, tmp_path: Path) -> None:
+    """With questions and a judge filled in, and speeches, held-out questions and epochs that are small."""
+    stories = [STORY | {"article_id": str(number), "article": f"Cat {number} sat on the mat."} for number in range(12)]
+    (tmp_path / "quality.jsonl").write_text("\n".join(map(json.dumps, stories)))
+    entry = changed(
+        TRAINING,
+        model_name=str(make_small_model(tmp_path / "model", "llama", demo_texts, max_length=1024)),
+        max_length=1024,
+        dataset={"dataset_type": "quality", "train_file_path": "quality.jsonl"},
+        training_hyperparameters__per_device_train_batch_size=4,
+        training_hyperparameters__gradient_accumulation_steps=1,
+        training_hyperparameters__steps=2,
+        training_hyperparameters__supplemental={"epoch_size": 2},
+        training_hyperparameters__lora_rank=2,
+    )
+    [found] = translated(entry, tmp_path, file=f"{kind}_config.yaml")
+    script = str(found).replace('"JUDGE"', '"letter:e"').replace("eval_size=64", "eval_size=2")
+    script = script.replace("max_new_tokens=300", "max_new_tokens=4") + " --precision fp32"
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr + script
+    logged = [json.loads(line) for line in (tmp_path / "outputs/mine/metrics.jsonl").read_text().splitlines()]
+    assert max(line["step"] for line in logged) == 2

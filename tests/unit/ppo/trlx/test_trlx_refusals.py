@@ -1,15 +1,10 @@
 """A request of a trlx program for something that is not here ends it in one line, unless it catches the error."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import launching
 import pytest
-
-from lmgym.console import show_exception
-from lmgym.errors import InputError
-from ppo.trlx import refusals
 
 ILQL = "from ppo.trlx.data.default_configs import default_ilql_config\nconfig = default_ilql_config()\n"
 OFFLINE = "from ppo import trlx\ntrlx.train('gpt2', dataset=(['a'], [1.0]))\n"
@@ -45,17 +40,3 @@ def test_a_program_may_catch_a_refusal_and_its_own_defects_have_a_traceback(tmp_
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1] == "KeyError: 'a defect'"
-
-
-def test_the_hooks_of_others_stay_and_an_interactive_session_goes_on(monkeypatch, capsys) -> None:
-    def own(*_) -> None: ...
-
-    for before, kept in ((own, True), (sys.__excepthook__, False), (show_exception, False)):
-        monkeypatch.setattr(sys, "excepthook", before)
-        refusals.end_in_one_line()
-        assert (sys.excepthook is before) == kept
-    with pytest.raises(SystemExit, match="2"):
-        sys.excepthook(InputError, InputError("wrong"), None)
-    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    sys.excepthook(InputError, InputError("wrong"), None)
-    assert capsys.readouterr().err == "error: wrong\n" * 2

@@ -1,4 +1,4 @@
-"""The end of a program of trlx on an error that its user can fix: one line, with its exit code, as commands do.
+"""The end of a program of a user's on an error that its user can fix: one line, with its exit code, as commands do.
 
 Such errors stay exceptions that a program may catch: only those that nothing catches come here.
 """
