@@ -21,6 +21,8 @@ from lmgym.runs.process_state import process_state_kept
 T = TypeVar("T")
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<")
 """how the names of files begin that are no user's: installed packages, Python's own, and frozen ones"""
+OURS = f"{Path(__file__).parents[1]}{os.sep}"
+"""how the names of lmgym's own files begin"""
 
 
 def import_file(name: str | Path, needed: str) -> ModuleType:
@@ -70,11 +72,19 @@ def call_user_code(what: str, call: Callable[[], T]) -> T:
             say(traceback.format_exc(), error=True)
         place = "" if isinstance(error, SyntaxError) else place_of(error)
         message = one_line(f"{type(error).__name__}: {error}", 1000)
-        raise InputError(f"{what} failed: {message}{place and f' ({place})'}") from error
+        raise InputError(f"{what} failed: {message}{place and f' ({place})'}{_package_needed(error)}") from error
+
+
+def _package_needed(error: Exception) -> str:
+    """What to install for a package that is not there."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return f"; needed: pip install {package}, or the folder that holds {package}.py" if package else ""
 
 
 def place_of(error: BaseException) -> str:
-    """The file and line that raised an error: the last that belongs to no library, if there is one; empty for none."""
+    """The file and line that raised an error: the last of the user's, else of no library's, if any; empty for none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
-    return f"{(own or frames)[-1].filename}, line {(own or frames)[-1].lineno}" if frames else ""
+    users = [frame for frame in own if not frame.filename.startswith(OURS)]
+    last = (users or own or frames)[-1:]
+    return f"{last[0].filename}, line {last[0].lineno}" if last else ""
