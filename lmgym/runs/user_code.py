@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import packages_distributions
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -77,8 +78,13 @@ def call_user_code(what: str, call: Callable[[], T]) -> T:
 
 def _package_needed(error: Exception) -> str:
     """What to install for a package that is not there."""
-    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    return f"; needed: pip install {package}, or the folder that holds {package}.py" if package else ""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return f"; needed: pip install {distribution_of(module)}, or the folder that holds {module}" if module else ""
+
+
+def distribution_of(module: str) -> str:
+    """The package that pip installs for a module: scikit-learn for sklearn, as far as it is installed here."""
+    return next(iter(packages_distributions().get(module, ())), module)
 
 
 def place_of(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from lmgym.apps.playpen.registries.keys import VARIABLES
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.config import Range
 from lmgym.errors import MOST_SECONDS, InputError, one_line, shown_path
+from lmgym.runs.user_code import distribution_of
 
 WORKER = Path(__file__).with_name("worker.py")
 VARIABLE = "LMGYM_CLEMCORE"
@@ -186,7 +187,7 @@ class Bridge:
             why = self._why_ended() if found is None else found.get("error", "")
             absent = re.search(r"No module named '(\w+)", why)
             needed = (
-                f"{shown_path(self.python)} -m pip install {absent[1]}, or the checkout's file of that name"
+                f"{shown_path(self.python)} -m pip install {distribution_of(absent[1])}, or the whole checkout"
                 if absent
                 else "clembench at static/v1.0 with clemcore 2.5.2, or a pair that fits (docs/playpen.md)"
             )
