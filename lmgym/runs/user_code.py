@@ -69,11 +69,16 @@ def call_user_code(what: str, call: Callable[[], T]) -> T:
     except (InputError, RunStopped):
         raise
     except Exception as error:
-        if VERBOSE:
-            say(traceback.format_exc(), error=True)
-        place = "" if isinstance(error, SyntaxError) else place_of(error)
-        message = one_line(f"{type(error).__name__}: {error}", 1000)
-        raise InputError(f"{what} failed: {message}{place and f' ({place})'}{_package_needed(error)}") from error
+        raise failure(what, error) from error
+
+
+def failure(what: str, error: Exception) -> InputError:
+    """An exception of the user's code in one line, with its file and line; its traceback is printed if VERBOSE."""
+    if VERBOSE:
+        say(traceback.format_exc(), error=True)
+    place = "" if isinstance(error, SyntaxError) else place_of(error)
+    message = one_line(f"{type(error).__name__}: {error}", 1000)
+    return InputError(f"{what} failed: {message}{place and f' ({place})'}{_package_needed(error)}")
 
 
 def _package_needed(error: Exception) -> str:

@@ -59,7 +59,9 @@ class BranchingDpoTrainer(BasePlayPen):
         trainer = trl.DPOTrainer(
             model=self.learner.model,
             train_dataset=pairs,
-            args=trl.DPOConfig(output_dir=f"models/dpo+lora/{self.learner.name}", max_steps=1),
+            args=trl.DPOConfig(
+                output_dir=f"models/dpo+lora/{self.learner.name}", max_steps=1, bf16=False, use_cpu=True, report_to=[]
+            ),
             processing_class=self.learner.tokenizer,
             peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
         )

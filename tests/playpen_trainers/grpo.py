@@ -40,6 +40,9 @@ class FirstTurnTrainer(BasePlayPen):
                     num_generations=2,
                     max_completion_length=8,
                     max_steps=1,
+                    bf16=False,
+                    use_cpu=True,
+                    report_to=[],
                 ),
                 peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
             )

@@ -16,7 +16,14 @@ class AdapterTrainer(BasePlaypenTrainer):
         trainer = trl.SFTTrainer(
             model=self.learner.model,
             train_dataset=rows.filter(lambda row: row["meta"]["outcome"] == "success"),
-            args=trl.SFTConfig(max_length=300, output_dir=f"models/sft+lora/{self.learner.name}", max_steps=1),
+            args=trl.SFTConfig(
+                max_length=300,
+                output_dir=f"models/sft+lora/{self.learner.name}",
+                max_steps=1,
+                bf16=False,
+                use_cpu=True,
+                report_to=[],
+            ),
             peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
         )
         trainer.train()

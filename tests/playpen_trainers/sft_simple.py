@@ -19,6 +19,13 @@ class WonGamesTrainer(BasePlayPen):
             model=self.learner.model,
             train_dataset=split["train"],
             eval_dataset=split["test"],
-            args=trl.SFTConfig(max_length=300, output_dir=f"models/sft/{self.learner.get_name()}", max_steps=1),
+            args=trl.SFTConfig(
+                max_length=300,
+                output_dir=f"models/sft/{self.learner.get_name()}",
+                max_steps=1,
+                bf16=False,
+                use_cpu=True,
+                report_to=[],
+            ),
         )
         trainer.train()

@@ -3,8 +3,9 @@
 import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.evaluation import EvalSettings, evaluate, play_game
@@ -17,8 +18,10 @@ from lmgym.apps.playpen.registries.specs import Spec, read_selector
 from lmgym.apps.playpen.trainers.base import BasePlayPen
 from lmgym.apps.playpen.trainers.names import make_importable
 from lmgym.console import say
-from lmgym.errors import InputError, listed, shown_path
-from lmgym.runs.user_code import import_file
+from lmgym.errors import InputError, RunStopped, ServerError, listed, shown_path
+from lmgym.runs.user_code import failure, import_file
+
+T = TypeVar("T")
 
 
 def run_file(
@@ -45,14 +48,25 @@ def run_file(
     models = [_model(name, temperature, max_tokens) for name in names]
     for partner in models[1:]:
         partner.refuse_unusable()  # before the trainer makes a folder
-    trainer = kind(*models)
+    trainer = _of_the_file(file, lambda: kind(*models))
     if flags and not trainer.takes_flags:
         raise InputError(
             f"{kind.__name__} of {shown_path(file)} takes no further flags; found {listed(flags)}; leave out"
         )
     trainer.flags, trainer.game_registry = list(flags), registry
     # of later versions of Playpen, `learn` takes no registry
-    trainer.learn(*[registry][: len(inspect.signature(trainer.learn).parameters)])
+    given = [registry][: len(inspect.signature(trainer.learn).parameters)]
+    _of_the_file(file, lambda: trainer.learn(*given))
+
+
+def _of_the_file(file: str, call: Callable[[], T]) -> T:
+    """The result of a call of a trainer's. Raises InputError for an exception that is not `launch`'s to report."""
+    try:
+        return call()
+    except (InputError, RunStopped, ServerError, OSError):
+        raise
+    except Exception as error:
+        raise failure(shown_path(file), error) from error
 
 
 def load_trainer(file: str, registry: GameRegistry | None = None) -> type[BasePlayPen]:

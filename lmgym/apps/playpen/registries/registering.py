@@ -11,6 +11,7 @@ from lmgym.apps.playpen.registries.models import CONFIG_KEYS, KEYS, REGISTRY, ch
 from lmgym.apps.playpen.registries.specs import Spec, read_entries, refuse_misspelt
 from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean, listed, shown
+from lmgym.origin import origin_of
 from lmgym.runs.files import write_text
 
 KEY_FIELDS = frozenset({"api_key", "base_url", "organisation", "organization"})
@@ -37,7 +38,7 @@ def register_model(name: str, text: str, reset: bool) -> None:
     else:
         entries.insert(0, entry)
     write_text(path, json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
-    say(f"{path}: {Spec(entry)}")
+    say(f"{path}: {Spec(entry, origin_of(path))}")
 
 
 def register_key(backend: str, text: str, reset: bool, in_current_folder: bool) -> None:

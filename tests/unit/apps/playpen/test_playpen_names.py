@@ -1,6 +1,7 @@
 """A file that was written for Playpen: `from playpen import ...`, run by `playpen run` as it is."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -101,8 +102,15 @@ class T(BasePlaypenTrainer):
 """
 
 
-def test_every_name_that_trainers_import_is_found_in_any_module_of_the_packages(tmp_path) -> None:
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_every_name_that_trainers_import_is_found_whether_the_packages_are_installed_or_not(
+    is_installed: bool, tmp_path, monkeypatch
+) -> None:
     (tmp_path / "mine.py").write_text(IMPORTS)
+    for name in ("playpen", "clemcore") if is_installed else ():
+        (tmp_path / "installed" / name).mkdir(parents=True)
+        (tmp_path / "installed" / name / "__init__.py").write_text("raise SystemExit('loaded')")
+        monkeypatch.syspath_prepend(tmp_path / "installed")
     done = run("mine.py", "-l", "mock", "-g", "taboo")
     assert "has taboo" in done.output, done.output
 
@@ -130,6 +138,29 @@ def test_a_name_that_is_not_here_is_one_line_with_what_to_do(line: str, message:
     assert "pip install clemcore" in str(caught.value)
     assert "mine.py, line" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "sequential.run(None, [], [], reward_func=len)",
+            r"TypeError: run\(\) got an unexpected keyword .*'reward_func'",
+        ),
+        ("import trlx_absent", "ModuleNotFoundError: No module named 'trlx_absent'"),
+        ("self.learner.generate_response([])", "mock has no generator"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_fails_as_a_trainer_learns_is_one_line_with_its_place(body: str, message: str, tmp_path) -> None:
+    head = "from clemcore.clemgame.runners import sequential\nfrom playpen import BasePlaypenTrainer\n"
+    (tmp_path / "mine.py").write_text(f"{head}class T(BasePlaypenTrainer):\n    def learn(self):\n        {body}\n")
+    done = run("mine.py", "-l", "mock")
+    assert done.exit_code == 2
+    last = done.output.splitlines()[-1]
+    assert re.search(message, last), last
+    assert "Traceback" not in done.output
+    assert "mine.py, line 5" in last or "generator" in message
 
 
 def test_a_package_that_is_not_installed_is_named_with_its_line(tmp_path) -> None:

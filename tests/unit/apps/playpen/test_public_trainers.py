@@ -10,8 +10,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from toy_games import without_keys
 
+from lmgym.apps.playpen.commands import playpen
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.registries.games import load_games
 from lmgym.apps.playpen.registries.specs import Spec
@@ -97,3 +99,12 @@ def test_a_starter_plays_and_calls_the_subclass(tmp_path, capsys) -> None:
     trainer = load_trainer("mine.py")(mock, mock)
     trainer.learn(load_games())
     assert "branches" in capsys.readouterr().out
+
+
+def test_the_pages_trainer_prints_what_the_page_says() -> None:
+    page = (TESTS.parent / "docs/coming_from.md").read_text()
+    section = page.partition("## From Playpen and clembench")[2]
+    Path("mine.py").write_text(section.partition("cat > mine.py <<'END'\n")[2].partition("END\n")[0])
+    done = CliRunner().invoke(playpen, ["run", "mine.py", "-l", "mock", "-t", "mock"])
+    assert done.output.splitlines()[-1] == section.partition("```text\n")[2].partition("\n")[0]
+    assert len(list(Path("playpen-records").rglob("branch_1/scores.json"))) == 10
