@@ -11,8 +11,14 @@ from toy_games import TESTS, scripted, stub_python
 
 from lmgym.apps.playpen.clembench.bridge import Asked, Bridge, Over
 from lmgym.apps.playpen.clembench.clembench_game import ClembenchGame
+from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import play, tasks_of
 from lmgym.apps.playpen.registries.games import read_checkout
+from lmgym.apps.playpen.registries.models import PROGRAMMED
+from lmgym.apps.playpen.registries.specs import Spec
+from lmgym.apps.playpen.trainers.branching import GameBranchingEnv
+from lmgym.apps.playpen.trainers.stepping import GameEnv
+from lmgym.errors import InputError
 
 [SPEC] = read_checkout(TESTS / "clembench3_toy")
 
@@ -46,7 +52,7 @@ def test_a_game_that_only_steps_is_played_with_its_records_and_requests(python: 
     ] * 2
 
 
-def test_episodes_are_won_lost_and_aborted_and_mock_plays_by_script(python: Path) -> None:
+def test_episodes_are_won_lost_and_aborted(python: Path) -> None:
     game = ClembenchGame(SPEC, python)
     try:
         won = play(game, [scripted(lambda c, rng: f"WORD: {c.turns[-1].text.split()[-1]}")], tasks_of(game))
@@ -59,3 +65,20 @@ def test_episodes_are_won_lost_and_aborted_and_mock_plays_by_script(python: Path
     assert [records.outcome["Lose"] for records in lost] == [1, 1]
     assert [records.outcome["Aborted"] for records in aborted] == [1, 1]
     assert [r.interactions["luck"] for r in lost] == [r.interactions["luck"] for r in again], "of the episode's seed"
+
+
+def test_a_game_in_a_process_of_its_own_branches_by_replay(python: Path) -> None:
+    game, said = ClembenchGame(SPEC, python), iter(["WORD: boat", "WORD: other"])
+    learner = scripted(lambda conversation, rng: next(said), "learner")
+    mock = Model(Spec({"model_name": "mock", "backend": PROGRAMMED}))
+    try:
+        env = GameBranchingEnv(game, [mock, learner], tasks_of(game))
+        player, contexts = env.observe()
+        done, info = env.step(player(contexts))
+        with pytest.raises(InputError, match="asks no player in any of 2 instances"):
+            GameEnv(game, [mock], tasks_of(game))
+    finally:
+        game.close()
+    assert contexts == [{"role": "user", "content": "Repeat boat"}]
+    assert (done, [one["episode_score"] for one in info[0]]) == ([[True, True]], [1.0, 0.0])
+    assert [env.records().outcome["Main Score"] for env in env.branches()] == [100, 0]

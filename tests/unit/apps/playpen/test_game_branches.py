@@ -100,6 +100,8 @@ def test_a_reply_is_worth_the_mean_of_the_branches_that_it_led_to() -> None:
     [pair] = buffer.to_preference_dataset("first")
     assert pair["chosen"][0]["content"] == "good", "0.5 against a mean of 0, though one branch of the other won"
     assert pair["rejected"][0]["content"] == "mixed"
+    buffer.add_branching_point(GameSnapshot(7, 0), 0, [step["mixed"]], 1.5)
+    assert buffer.to_preference_dataset("first").to_list() == [], "both are worth 0.5 now"
 
 
 def test_each_epoch_has_branching_points_of_its_own_and_branches_have_files(say, tmp_path, capsys) -> None:
