@@ -69,8 +69,8 @@ class ServedGenerator:
     refuses is sent otherwise where that means the same (openai_parameters.py).
 
     The key comes from the environment variable `key_variable` ("": no key is sent), and goes with the name of an
-    `organization` of OpenAI's if there is one. Raises InputError for an invalid
-    address, and for one to which the key would travel unencrypted.
+    `organization` of OpenAI's if there is one. Raises InputError for an invalid address, and for one to which the key
+    would travel unencrypted.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from lmgym.generation import model_server
 from lmgym.generation.anthropic_server import AnthropicGenerator
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
+from lmgym.generation.request_limits import RequestLimits
 from lmgym.text import Conversation, Turn
 
 HELLO = Conversation((Turn("user", "hello"),), persona="You are kind.")
@@ -145,7 +146,9 @@ def anthropic(monkeypatch):
 
 
 def test_anthropics_interface_gets_its_fields_and_tokens_are_counted(anthropic) -> None:
-    generator, requests = anthropic((200, message("hi"), {}), (200, message("cut", "max_tokens"), {}), concurrency=1)
+    generator, requests = anthropic(
+        (200, message("hi"), {}), (200, message("cut", "max_tokens"), {}), limits=RequestLimits(1)
+    )
     chat = Conversation((*HELLO.turns, Turn("bot", "yes"), Turn("user", "and?")), persona=HELLO.persona)
     sampling = Sampling(9, 0.5, top_k=3, top_p=0.9, stop=("END",))
     assert generator.reply([chat], 2, sampling) == [
