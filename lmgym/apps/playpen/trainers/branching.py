@@ -21,9 +21,10 @@ Criteria = Callable[[GameEnv], bool]
 
 @dataclass(eq=False)
 class GameTreeNode:
-    """A point of an episode: the environment, and the reply that led to it, which the root has not."""
+    """A point of an episode: the reply that led to it, which the root has not, and the environment that has it."""
 
     env: GameEnv
+    """which goes on with the first branch below"""
     parent: "GameTreeNode | None" = None
     context: Context = field(default_factory=dict)
     response: str = ""
@@ -89,7 +90,7 @@ class BranchingPlayer:
         return self.nodes[0].env.current_player.model
 
     def __call__(self, contexts: Sequence[Context]) -> list[list[BranchingResponse]]:
-        """The replies to each context; each but a single one in an environment of its own."""
+        """The replies to each context, each in an environment of its own."""
         envs = [self._envs(node.env) for node in self.nodes]
         replies = iter(ask([env.current_player for some in envs for env in some]))
         return [
@@ -98,7 +99,7 @@ class BranchingPlayer:
         ]
 
     def _envs(self, env: GameEnv) -> list[GameEnv]:
-        return [env.fork(i) for i in range(self.factor)] if self.criteria(env) else [env]
+        return env.branch_out(self.factor) if self.criteria(env) else [env]
 
 
 class GameBranchingEnv:

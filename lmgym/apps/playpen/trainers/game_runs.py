@@ -283,7 +283,7 @@ class _Run:
         if factor == 1 or (condition and not condition(player=env.current_player, env=env)):
             return [self]
         self.tell()
-        runs = [_Run(env.fork(i), deepcopy(self.hooks), has_begun=True) for i in range(factor)]
+        runs = [_Run(one, deepcopy(self.hooks), has_begun=True) for one in env.branch_out(factor)]
         origin = next(_points)
         for number, run in enumerate(runs):
             run.call("on_branching_point", GameSnapshot(origin, number))

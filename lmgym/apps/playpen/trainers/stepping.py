@@ -143,6 +143,7 @@ class GameEnv:
             if self.task_iterations and self.episode + 1 >= self.task_iterations * len(self.tasks):
                 raise StopIteration
             self.episode += 1
+            self.branch = ""
             self._begin()
             if self.pending:
                 return
@@ -168,6 +169,12 @@ class GameEnv:
         for reply in self.said:
             other.step(reply)
         return other
+
+    def branch_out(self, number: int) -> "list[GameEnv]":
+        """So many branches at this point: this environment, and forks of it."""
+        forks = [self.fork(place) for place in range(1, number)]
+        self.branch += "/0"
+        return [self, *forks]
 
     def is_done(self) -> bool:
         """True once the episode has ended; `reset` begins the next one."""

@@ -238,3 +238,17 @@ def test_the_games_of_a_runner_and_its_epochs_are_sampled_with_different_seeds(s
         sequential.run(benchmark, instances, [scripted(["yes"], "a")], [EpisodeBufferCallback(buffer)])
     seeds = [step.player.seed for steps in buffer.episodes for step in steps]
     assert len(set(seeds)) == len(seeds) == 12
+
+
+def test_a_point_with_two_branches_is_replayed_once_for_one_of_them(monkeypatch) -> None:
+    game = SayGame(1)
+    env = GameBranchingEnv(game, [scripted(["yes"], "a")], tasks_of(game))
+    begun = []
+    monkeypatch.setattr(game, "environment", lambda: begun.append(1) or SayGame.environment(game))
+    while not env.is_done():
+        player, contexts = env.observe()
+        env.step(player(contexts))
+    assert len(env.branches()) == len({id(leaf) for leaf in env.branches()}) == 8
+    assert len(begun) == 7, "the first branch goes on in the environment that it came from"
+    env.reset()
+    assert (env.env.branch, len(begun)) == ("", 8)
