@@ -25,7 +25,7 @@ from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.apps.playpen.trainers.learning_games import paper_reward
 from lmgym.environments.engine import hash_of
 from lmgym.environments.protocol import Observation
-from lmgym.errors import InputError
+from lmgym.errors import InputError, TooLong
 from lmgym.text import messages
 
 Context = dict[str, str]
@@ -61,6 +61,18 @@ class SeatedPlayer:
         return dict(messages(self.seen.conversation)[-1])
 
 
+class Unanswered(str):
+    """No reply, since the prompt leaves no room for one: the game that gets it fails with this reason."""
+
+    reason = ""
+
+    def __new__(cls, reason: str) -> "Unanswered":
+        """An empty reply."""
+        found = super().__new__(cls, "")
+        found.reason = reason
+        return found
+
+
 def ask(players: Sequence[SeatedPlayer]) -> list[str]:
     """The replies of players, those of one model by one request."""
     replies = [""] * len(players)
@@ -76,9 +88,14 @@ def ask(players: Sequence[SeatedPlayer]) -> list[str]:
         some = [players[number] for number in numbers]
         model = some[0].model
         sampling = replace(model.sampling, seed=tuple(player.seed for player in some))
-        found = model.generator.reply([player.seen.conversation for player in some], 1, sampling)
-        for number, [completion] in zip(numbers, found, strict=True):
-            replies[number] = completion.text
+        try:
+            found = model.generator.reply([player.seen.conversation for player in some], 1, sampling)
+        except TooLong as error:
+            own = [Unanswered(str(error))] if len(some) == 1 else [reply for one in some for reply in ask([one])]
+        else:
+            own = [completion.text for [completion] in found]
+        for number, reply in zip(numbers, own, strict=True):
+            replies[number] = reply
     return replies
 
 
@@ -192,20 +209,25 @@ class GameEnv:
         self.said.append(response)
         self.steps += 1
         info: dict[str, Any] = {PLAYER: player}
+        if isinstance(response, Unanswered):
+            return self._fail(response.reason, info)
         if len(self.replies) < len(self.pending):
             return False, info
         replies, self.replies = self.replies, {}
         try:
             result = self.environment.step(replies)
         except EpisodeFailed as error:
-            self.failure, self.pending = str(error), {}
-        else:
-            info |= result.info
-            self.pending = {} if result.terminated or result.truncated else dict(result.observations)
+            return self._fail(str(error), info)
+        info |= result.info
+        self.pending = {} if result.terminated or result.truncated else dict(result.observations)
         if self.is_done():
             records = self.records()
             info[SCORE] = None if records.failure else paper_reward(records)
         return self.is_done(), info
+
+    def _fail(self, reason: str, info: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+        self.failure, self.pending = reason, {}
+        return True, {**info, SCORE: None}
 
     def records(self) -> Records:
         """The records and scores of the episode, once it has ended."""

@@ -34,7 +34,7 @@ from lmgym.apps.playpen.trainers.result_files import (
 )
 from lmgym.apps.playpen.trainers.runners import batchwise, branching, sequential
 from lmgym.apps.playpen.trainers.stepping import PLAYER, GameEnv
-from lmgym.errors import InputError
+from lmgym.errors import InputError, TooLong
 
 
 def in_turn(*replies: str, name: str = "b"):
@@ -179,6 +179,25 @@ def test_a_game_that_fails_gives_no_row_and_its_reason_to_the_callbacks(monkeypa
     run_branching(game, scripted(["yes"], "b"), [BranchingEpisodeBufferCallback(buffer), Watch()])
     assert found == [("the game broke", None)] * 2
     assert buffer.to_conversational_dataset("second").to_list() == []
+
+
+def test_a_prompt_that_leaves_no_room_for_a_reply_fails_its_own_game_alone(say) -> None:
+    def long_in_game_1(conversation, rng) -> str:
+        if "second" in conversation.turns[0].text and next(turns) == 1:
+            raise TooLong("a prompt has 300 tokens")
+        return "yes"
+
+    turns, buffer, found = iter([0, 1, 1, 0]), EpisodeBuffer(), []
+
+    class Watch(GameBenchmarkCallback):
+        def on_game_end(self, game_master, game_instance, exception=None, rewards=None) -> None:
+            found.append(str(exception))
+
+    learner = scripted(long_in_game_1, "a")
+    benchmark, instances = GameBenchmark.load_from_spec(say.spec), GameInstances.from_game_spec(say.spec)
+    batchwise.run(benchmark, instances, [learner], [EpisodeBufferCallback(buffer), Watch()])
+    assert sorted(found) == ["None", "a prompt has 300 tokens"]
+    assert [row["reward"] for row in buffer.to_conversational_dataset("first")] == [1.0]
 
 
 def test_filters_are_by_game_experiment_and_id_and_an_empty_choice_is_refused(say) -> None:
