@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.trainers.branching import GameBranchingEnv, GameTree
-from lmgym.apps.playpen.trainers.stepping import PLAYER, SCORE, Context, GameEnv, SeatedPlayer
+from lmgym.apps.playpen.trainers.stepping import FAILURE, PLAYER, SCORE, Context, GameEnv, SeatedPlayer
 from lmgym.console import say
+from lmgym.errors import one_line
 from lmgym.text import messages
 
 if TYPE_CHECKING:
@@ -198,13 +199,18 @@ def _is_seen_by(step: GameStep, perspective: Perspective) -> bool:
 def _conversations(episodes: Iterable[tuple[Sequence[GameStep], float | None]], perspective: Perspective) -> "Dataset":
     from datasets import Dataset
 
-    rows = []
+    rows, why = [], ""
     for steps, score in episodes:
+        why = str(steps[-1].info.get(FAILURE) or why) if steps else why
         own = {step.player.name: step for step in steps if _is_seen_by(step, perspective)}  # the last of each seat
         if score is not None:
             seen = [messages(step.player.seen.conversation, step.response) for step in own.values()]
             rows += [{"messages": some, "reward": score} for some in seen]
-    return Dataset.from_list(rows) if rows else Dataset.from_dict({"messages": [], "reward": []})
+    if rows:
+        return Dataset.from_list(rows)
+    failed = f"; games failed, the last of them since {one_line(why, 200)}" if why else ""
+    say(f"warning: {perspective} has no turn in a game that ended with a score{failed}", error=True)
+    return Dataset.from_dict({"messages": [], "reward": []})
 
 
 def _preferences(

@@ -30,8 +30,8 @@ from lmgym.text import messages
 
 Context = dict[str, str]
 """the latest message that a player was given: role and content"""
-PLAYER, SCORE = "player", "episode_score"
-"""what a step's info has: who replied, and after the last one the reward of the episode, None if it failed"""
+PLAYER, SCORE, FAILURE = "player", "episode_score", "failure"
+"""what a step's info has: who replied, and after the last one the reward of the episode, or None and why it failed"""
 _environments = count()
 """numbers of environments: episodes of two of them have different seeds, and the same program has them again"""
 
@@ -222,12 +222,12 @@ class GameEnv:
         self.pending = {} if result.terminated or result.truncated else dict(result.observations)
         if self.is_done():
             records = self.records()
-            info[SCORE] = None if records.failure else paper_reward(records)
+            info |= {SCORE: None, FAILURE: records.failure} if records.failure else {SCORE: paper_reward(records)}
         return self.is_done(), info
 
     def _fail(self, reason: str, info: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
         self.failure, self.pending = reason, {}
-        return True, {**info, SCORE: None}
+        return True, {**info, SCORE: None, FAILURE: reason}
 
     def records(self) -> Records:
         """The records and scores of the episode, once it has ended."""

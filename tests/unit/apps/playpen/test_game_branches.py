@@ -167,7 +167,7 @@ def test_the_other_runners_keep_whole_episodes_one_after_the_other(run, say) -> 
     assert [said for _, said in seen].count("end") == 2
 
 
-def test_a_game_that_fails_gives_no_row_and_its_reason_to_the_callbacks(monkeypatch) -> None:
+def test_a_game_that_fails_gives_no_row_and_its_reason_to_the_callbacks(monkeypatch, capsys) -> None:
     game, found = SayGame(1, breaks=1), []
     monkeypatch.setattr(game_runs, "open_game", lambda spec, for_training: game)
 
@@ -179,6 +179,16 @@ def test_a_game_that_fails_gives_no_row_and_its_reason_to_the_callbacks(monkeypa
     run_branching(game, scripted(["yes"], "b"), [BranchingEpisodeBufferCallback(buffer), Watch()])
     assert found == [("the game broke", None)] * 2
     assert buffer.to_conversational_dataset("second").to_list() == []
+    assert "warning: second has no turn in a game that ended with a score" in capsys.readouterr().err
+    steps = EpisodeBuffer()
+    with GameBenchmark.load_from_spec(game.spec) as benchmark:
+        model, instances = scripted(["yes"], "a"), GameInstances.from_game_spec(game.spec)
+        sequential.run(benchmark, instances, [model], [EpisodeBufferCallback(steps)])
+    assert steps.to_conversational_dataset(model).to_list() == []
+    assert (
+        "a-t0.0 has no turn in a game that ended with a score; games failed, the last of them since the game broke"
+        in (capsys.readouterr().err)
+    )
 
 
 def test_a_prompt_that_leaves_no_room_for_a_reply_fails_its_own_game_alone(say) -> None:
