@@ -16,7 +16,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FOLDER = sys.argv[1]
 FAILS_FIRST = {"busy_then_good": 429, "breaks_then_good": 500}
-REFUSES = {"refuses_top_k": (400, "unrecognized request argument: top_k"), "no_such_model": (404, "no such model")}
+REFUSES = {
+    "refuses_top_k": (400, "unrecognized request argument: top_k"),
+    "no_such_model": (404, "no such model"),
+    "refuses_seed": (400, 'Invalid JSON payload received. Unknown name "seed": Cannot find field.'),
+}
+NAMED = {"refuses_top_k": "top_k", "refuses_seed": "seed"}  # fmt: skip
+"""the field that a mode refuses"""
 READS_CHARACTERS = 100
 TOO_LONG = f"This model's maximum context length is {READS_CHARACTERS}. However, you requested more"
 lock = threading.Lock()
@@ -28,7 +34,7 @@ def choices(mode: str, body: dict) -> list[dict]:
     last = body["messages"][-1]["content"] if "messages" in body else body["prompt"].splitlines()[-2]
     rows = []
     for index in range(count):
-        text = f"{body['seed']}.{index} to {last}"
+        text = f"{body.get('seed')}.{index} to {last}"
         row = {"index": index, "finish_reason": "stop"}
         if mode == "goes_past_stops":
             text, row["finish_reason"] = text + "\nUser: and so on", "length"
@@ -131,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(0.05)
         if number == 0 and mode in FAILS_FIRST:
             return self.answer(FAILS_FIRST[mode], {"error": "not now"}, {"Retry-After": "0.3"})
-        if mode in REFUSES and (mode != "refuses_top_k" or "top_k" in body):
+        if mode in REFUSES and (mode not in NAMED or NAMED[mode] in body):
             status, words = REFUSES[mode]
             return self.answer(status, {"error": {"message": words}})
         if mode == "reads_little" and sum(len(row["content"]) for row in body["messages"]) > READS_CHARACTERS:

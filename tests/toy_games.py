@@ -24,10 +24,10 @@ def toy_spec() -> Spec:
     return spec
 
 
-def stub_python(folder: Path) -> Path:
+def stub_python(folder: Path, stub: Path = STUB) -> Path:
     """A Python in whose path the stand-in is; quick to start."""
     path = folder / "python"
-    path.write_text(f'#!/bin/sh\nPYTHONPATH={STUB} exec {sys.executable} -S "$@"\n')
+    path.write_text(f'#!/bin/sh\nPYTHONPATH={stub} exec {sys.executable} -S "$@"\n')
     path.chmod(0o755)
     return path
 

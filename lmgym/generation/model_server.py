@@ -130,6 +130,8 @@ class ModelServer:
     lost_hint: str = ""
     """what else may help if no try has a usable answer"""
     usage: Usage = field(default_factory=Usage)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """others to send"""
 
     def __post_init__(self) -> None:
         Range(0, MOST_SECONDS, above=True, hint="seconds").check("timeout", self.timeout)
@@ -196,6 +198,7 @@ class ModelServer:
                 del request.headers[name]
             if key := self.key():
                 request.headers[self.key_header[0]] = self.key_header[1].format(key)
+            request.headers.update(self.headers)
 
         return sdk.DefaultAsyncHttpxClient(
             trust_env=False,

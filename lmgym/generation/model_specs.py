@@ -29,6 +29,8 @@ from lmgym.generation.request_limits import RequestLimits
 NEEDED = "a folder, a hub id, vllm:URL, vllm:FOLDER, openai:URL#MODEL, openai:MODEL or anthropic:MODEL"
 OPENAI_URL = "https://api.openai.com/v1"
 KEYS = {"vllm": "VLLM_API_KEY", "openai": KEY, "anthropic": "ANTHROPIC_API_KEY"}
+ORGANIZATION = "OPENAI_ORGANIZATION"
+"""environment variable of the organisation at OpenAI, which goes to OpenAI alone"""
 LONGEST = 4096  # tokens of a prompt and its reply at a server of our own, whose memory grows with them
 LOGS = Path("outputs/vllm")
 
@@ -134,7 +136,13 @@ def load_generator(
         urls = spec.urls or ((f"{_own_server(spec.model).url}/v1",) if vllm else (OPENAI_URL,))
         model = _find_model(text, spec.model, urls, KEYS[spec.kind], vllm)
         generator = ServedGenerator(
-            urls, model, key_variable=KEYS[spec.kind], top_logprobs=top_logprobs, vllm=vllm, **within
+            urls,
+            model,
+            key_variable=KEYS[spec.kind],
+            top_logprobs=top_logprobs,
+            vllm=vllm,
+            organization="" if spec.urls or vllm else os.environ.get(ORGANIZATION, "").strip(),
+            **within,
         )
     atexit.register(_say_usage, f"{text}, with log-probabilities" if top_logprobs else text, generator.usage)
     return generator

@@ -68,8 +68,9 @@ class ServedGenerator:
     5xx or an invalid answer. `limits` hold over all addresses. `reasoning_effort` is sent as it is. What the server
     refuses is sent otherwise where that means the same (openai_parameters.py).
 
-    The key comes from the environment variable `key_variable` ("": no key is sent). Raises InputError for an invalid
-    address, and for one to which the key would travel unencrypted.
+    The key comes from the environment variable `key_variable` ("": no key is sent), and goes with the name of an
+    `organization` of OpenAI's if there is one. Raises InputError for an invalid address, and for one to which the key
+    would travel unencrypted.
     """
 
     def __init__(
@@ -86,10 +87,13 @@ class ServedGenerator:
         vllm: bool = False,
         continues: bool = False,
         reasoning_effort: str = "",
+        organization: str = "",
     ) -> None:
         if api not in PATHS:
             raise InputError(f"api={shown(api)}; needed: {' or '.join(PATHS)}")
         Range(0, MOST_LOGPROBS, hint="0: none").check("top_logprobs", top_logprobs)
+        if not re.fullmatch("[!-~]*", organization):
+            raise InputError(f"organization {shown(organization)}; needed: visible ASCII alone, such as org-123")
         urls = [url.rstrip("/") for url in ([base_url] if isinstance(base_url, str) else base_url)]
         self.base_url, self.model, self.api, self.n_in_one_request = ",".join(urls), model, api, n_in_one_request
         self.top_logprobs, self.vllm, self.continues, self.reasoning_effort = (
@@ -111,6 +115,7 @@ class ServedGenerator:
                 ("Authorization", "Bearer {}"),
                 f", or n_in_one_request=False; {url}/models lists its models",
                 self.usage,
+                {"OpenAI-Organization": organization} if organization else {},
             )
             for url in urls
         ]

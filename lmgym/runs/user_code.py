@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import packages_distributions
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,8 @@ from lmgym.runs.process_state import process_state_kept
 T = TypeVar("T")
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<")
 """how the names of files begin that are no user's: installed packages, Python's own, and frozen ones"""
+OURS = f"{Path(__file__).parents[1]}{os.sep}"
+"""how the names of lmgym's own files begin"""
 
 
 def import_file(name: str | Path, needed: str) -> ModuleType:
@@ -66,15 +69,33 @@ def call_user_code(what: str, call: Callable[[], T]) -> T:
     except (InputError, RunStopped):
         raise
     except Exception as error:
-        if VERBOSE:
-            say(traceback.format_exc(), error=True)
-        place = "" if isinstance(error, SyntaxError) else place_of(error)
-        message = one_line(f"{type(error).__name__}: {error}", 1000)
-        raise InputError(f"{what} failed: {message}{place and f' ({place})'}") from error
+        raise failure(what, error) from error
+
+
+def failure(what: str, error: Exception) -> InputError:
+    """An exception of the user's code in one line, with its file and line; its traceback is printed if VERBOSE."""
+    if VERBOSE:
+        say(traceback.format_exc(), error=True)
+    place = "" if isinstance(error, SyntaxError) else place_of(error)
+    message = one_line(f"{type(error).__name__}: {error}", 1000)
+    return InputError(f"{what} failed: {message}{place and f' ({place})'}{_package_needed(error)}")
+
+
+def _package_needed(error: Exception) -> str:
+    """What to install for a package that is not there."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return f"; needed: pip install {distribution_of(module)}, or the folder that holds {module}" if module else ""
+
+
+def distribution_of(module: str) -> str:
+    """The package that pip installs for a module: scikit-learn for sklearn, as far as it is installed here."""
+    return next(iter(packages_distributions().get(module, ())), module)
 
 
 def place_of(error: BaseException) -> str:
-    """The file and line that raised an error: the last that belongs to no library, if there is one; empty for none."""
+    """The file and line that raised an error: the last of the user's, else of no library's, if any; empty for none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
-    return f"{(own or frames)[-1].filename}, line {(own or frames)[-1].lineno}" if frames else ""
+    users = [frame for frame in own if not frame.filename.startswith(OURS)]
+    last = (users or own or frames)[-1:]
+    return f"{last[0].filename}, line {last[0].lineno}" if last else ""

@@ -147,8 +147,8 @@ def run_trainer(file: str, flags: tuple[str, ...], **settings: Any) -> None:
 @click.option(
     "--instances",
     metavar="LIST",
-    help="play only its rows of game, experiment and task_id: a file, a folder, or a data set of the hub, as "
-    "colab-potsdam/playpen-data (its validation split)  [default: all instances]",
+    help="play only its rows of game, experiment and task_id: a file, a folder, a data set of the hub with :SPLIT, or "
+    "all  [default: of a checkout's games the validation split of colab-potsdam/playpen-data, of ours all]",
 )
 @click.option("--static", metavar="ROWS", help="questions of the static suite: a file, or a data set of the hub")
 @TEMPERATURE
@@ -252,6 +252,25 @@ def compare_results(results_dir: str, std: bool, sort: str, model: str | None, g
     from lmgym.apps.playpen.results_table import write_table
 
     launch(lambda: write_table(results_dir, model, games, std, sort))
+
+
+@clem.command("register")
+@click.argument("mode", type=click.Choice(["model", "key"]))
+@click.option("-n", "--name", required=True, metavar="NAME", help="of the model, or of the key's backend")
+@click.option(
+    "-v",
+    "--values",
+    required=True,
+    metavar="KEY=VALUE,...",
+    help="of the entry, such as backend=openai,model_id=gpt-4o",
+)
+@click.option("-r", "--reset", is_flag=True, help="replace the entry  [default: change these values]")
+@click.option("--cwd", is_flag=True, help="write key.json of the current folder  [default: the one that is read]")
+def register_entry(mode: str, name: str, values: str, reset: bool, cwd: bool) -> None:
+    """Write an entry of model_registry.json or key.json."""
+    from lmgym.apps.playpen.registries.registering import register_key, register_model
+
+    launch(lambda: register_model(name, values, reset) if mode == "model" else register_key(name, values, reset, cwd))
 
 
 def playpen_main() -> None:

@@ -7,7 +7,6 @@ PAIR is llama3-8b-t0.0, or NAME-tT--NAME-tT for two players. That is the layout 
 RESULTS/NAME/GAME/EXPERIMENT/instance_00000 with RESULTS/NAME/run.json, is read and scored, and nothing is played into.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,35 +26,22 @@ LONGEST_NAME = 200
 """characters of a game's"""
 
 
-def pair_name(players: Sequence[Model]) -> str:
-    """The name of the players' folder, as clemcore has it."""
-    name = "--".join(player.descriptor for player in players)
-    if len(players) <= 2:
-        return name
-    return f"group-{len(players)}p-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
-
-
 def players_folder(results: Path, player: Model) -> Path:
     """The folder of a player's results in either layout; that of clemcore 2 if there is none."""
-    folders = results / pair_name([player]), results / player.name
+    folders = results / Model.to_identifier([player]), results / player.name
     return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def write_players(folder: Path, players: Sequence[Model]) -> None:
     """Writes player_models.json, without keys."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / PLAYERS, _models(players))
+    write_json(folder / PLAYERS, Model.to_infos(players))
 
 
 def write_experiment(folder: Path, game: str, experiment: Mapping[str, Any], players: Sequence[Model]) -> None:
     """Writes experiment.json: the parameters that an experiment's instances share, and the players."""
-    names = {"game_name": game, "experiment_name": experiment["name"], "player_models": _models(players)}
+    names = {"game_name": game, "experiment_name": experiment["name"], "player_models": Model.to_infos(players)}
     records.write_experiment(folder, {**experiment, **names})
-
-
-def _models(players: Sequence[Model]) -> dict[str, Any]:
-    """The players' entries by their places, without secrets."""
-    return {str(i): player.spec.public for i, player in enumerate(players)}
 
 
 def read_failures(folder: Path) -> Iterator[str]:

@@ -9,7 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,22 @@ from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.episodes import (
     clear_game,
     is_played,
-    pair_name,
     players_folder,
     read_failures,
     write_experiment,
     write_players,
 )
-from lmgym.apps.playpen.instance_lists import InstanceList, read_instances, refuse_unknown_games
+from lmgym.apps.playpen.instance_lists import (
+    ALL_OF_THEM,
+    HUB_SET,
+    InstanceList,
+    read_default,
+    read_instances,
+    refuse_unknown_games,
+)
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import Game, GameTask, ServerGone, close_games, play, tasks_of
-from lmgym.apps.playpen.registries.games import GameRegistry, is_own, is_static
+from lmgym.apps.playpen.registries.games import GameRegistry, is_of_a_suite, is_own, is_static, refuse_unnamed
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.apps.playpen.static_rows import read_static_games
 from lmgym.apps.playpen.suite_report import suite_table, write_report
@@ -42,7 +48,7 @@ SUITES = (CLEM, STATIC)
 SCORE_NAMES = {CLEM: "clemscore", STATIC: "statscore"}
 ALL_INSTANCES = (
     "all instances were played: the score is not comparable with Playpen's, which is of the validation split of "
-    "playpen-data (--instances)"
+    f"{HUB_SET} (--instances)"
 )
 
 
@@ -59,7 +65,8 @@ class EvalSettings:
     static: str | None = None
     """rows of the static suite: a file or a data set of the hub"""
     instances: str | None = None
-    """the instances to play, those of `static` apart: a file, a folder or a data set of the hub; None: all"""
+    """the instances to play, those of `static` apart: a file, a folder, a data set of the hub, or "all"; None: the
+    validation split of playpen-data, if games of a checkout are played"""
     seed: int = 0
     at_once: int = 64
 
@@ -74,7 +81,7 @@ def evaluate(player: Model, registry: GameRegistry, settings: EvalSettings) -> M
         raise InputError("--skip_gameplay without -r; needed: the folder of the results to score")
     folder = Path(settings.folder or f"{TOP}/{time.strftime('%Y-%m-%dT%H-%M-%S')}").expanduser()
     suites = SUITES if settings.suite == ALL else (settings.suite,)
-    chosen = None if settings.instances is None else read_instances(settings.instances, suites)
+    chosen = _chosen_instances(suites, registry, settings)
     expected: dict[str, dict[str, int]] = {suite: {} for suite in SUITES}
     gone: ServerGone | None = None
     to_play = [] if settings.skip_gameplay else _all_games(suites, registry, settings, chosen)
@@ -94,12 +101,47 @@ def evaluate(player: Model, registry: GameRegistry, settings: EvalSettings) -> M
         raise gone
     if all(score.score is None for score in scores.values()):
         raise InputError(_nothing(folder, player, settings))
-    notes = [] if chosen or not any(game.spec.get("benchmark") for _, game in to_play) else [ALL_INSTANCES]
-    _write(folder, player, scores, settings.instances, notes)
+    whole = [
+        game for _, game in to_play if game.spec.get("benchmark") and not (chosen and game.spec.name in chosen.games)
+    ]
+    _write(folder, player, scores, chosen.source if chosen else ALL_OF_THEM, [ALL_INSTANCES] if whole else [])
     if gone:
         rest = f"the rest: the same command with -r {shown_path(folder)}"
         raise InputError(f"{one_line(str(gone), 200)}; {rest}") from gone
     return scores
+
+
+def _chosen_instances(suites: Sequence[str], registry: GameRegistry, settings: EvalSettings) -> InstanceList | None:
+    """The list that is played; None for all instances: by default of games that are in no suite, as ours."""
+    if settings.instances is not None:
+        return None if settings.instances == ALL_OF_THEM else read_instances(settings.instances, suites)
+    specs = _specs_to_play(registry) if not settings.game else [s for g in settings.game for s in _found(registry, g)]
+    asked = {_suite_of(spec) for spec in specs if is_of_a_suite(spec)}
+    if settings.skip_gameplay or not asked & set(suites):
+        return None
+    for spec in specs:
+        refuse_unnamed(spec)
+    found = read_default([suite for suite in suites if suite in asked])
+    if not settings.game:
+        return found
+    own = {spec.name for spec in specs if is_own(spec)}  # of a name that playpen-data has too
+    return replace(found, games={name: keys for name, keys in found.games.items() if name not in own})
+
+
+def _found(registry: GameRegistry, selector: str) -> list[Spec]:
+    """The games of -g; none of a name of --static's rows."""
+    try:
+        return registry.select(selector)
+    except InputError:
+        return []
+
+
+def _specs_to_play(registry: GameRegistry) -> list[Spec]:
+    return [*registry.to_play(), *(spec for spec in registry.specs if is_static(spec))]
+
+
+def _suite_of(spec: Spec) -> str:
+    return STATIC if is_static(spec) else CLEM
 
 
 def _nothing(folder: Path, player: Model, settings: EvalSettings) -> str:
@@ -119,12 +161,14 @@ def _all_games(
 ) -> list[tuple[str, Game]]:
     """The games of each suite that are to be played: those of -g, else those of the list, else all."""
     rows = read_static_games(settings.static) if settings.static and STATIC in suites else []
-    if chosen:
+    if chosen and chosen.is_default and settings.game:
+        specs = [spec for selector in settings.game for spec in _found(registry, selector)]
+    elif chosen:
         places = ["our own games" if is_own(s) else str(Path(str(s.get("game_path"))).parent) for s in registry.specs]
         refuse_unknown_games(chosen, registry.names, list(dict.fromkeys(places)))
         specs = [spec for name in chosen.games for spec in registry.select(name)]
     else:
-        specs = [*registry.to_play(), *(spec for spec in registry.specs if is_static(spec))]
+        specs = _specs_to_play(registry)
     if settings.game:
         names = {spec.name for spec in specs} | {game.spec.name for game in rows}
         wanted = [name for selector in settings.game for name in _named(registry, selector, names, chosen)]
@@ -134,7 +178,7 @@ def _all_games(
     own: dict[str, Spec] = {}
     for spec in specs:
         own.setdefault(spec.name, spec)
-    games = [(STATIC if is_static(spec) else CLEM, spec) for spec in own.values()]
+    games = [(_suite_of(spec), spec) for spec in own.values()]
     opened: list[tuple[str, Game]] = [(suite, open_game(spec)) for suite, spec in games if suite in suites]
     return [*opened, *((STATIC, game) for game in rows)]
 
@@ -168,7 +212,7 @@ def play_game(
 
     Raises InputError for players that cannot be used, before anything is removed, and ServerGone.
     """
-    pair, name = pair_name(players), game.spec.name
+    pair, name = Model.to_identifier(players), game.spec.name
     others = {task.folder for task in tasks_of(game)} - {task.folder for task in tasks}
     for player in players:
         player.refuse_unusable()
@@ -219,7 +263,7 @@ def _write(
     write_text(path, json.dumps(_merged(path, line)))
     coverage = {suite: _coverage(players_folder(folder / suite, player), score) for suite, score in scores.items()}
     usage = player.usage
-    content: dict[str, Any] = {"model": player.descriptor, "instances": instances or "all", "suites": coverage}
+    content: dict[str, Any] = {"model": player.descriptor, "instances": instances, "suites": coverage}
     if usage:
         content["usage"] = {n: getattr(usage, n) for n in ("requests", "prompt_tokens", "completion_tokens")}
         prices = player.spec.get("prices")  # per million tokens of prompt and reply

@@ -1,26 +1,26 @@
 """Models that play: a registry's entry as a generator, loaded when it is first needed."""
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lmgym.apps.playpen.model_settings import CulledReplies, culled_end, model_config
-from lmgym.apps.playpen.registries.keys import provide_key
+from lmgym.apps.playpen.registries.keys import SERVED_BACKENDS, organization_of, provide_key
 from lmgym.apps.playpen.registries.models import PROGRAMMED, SERVED
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError
 from lmgym.generation.model_server import Usage
 from lmgym.generation.model_specs import load_generator
 from lmgym.generation.protocol import Generator, Sampling
-
-OPENAI_URL, LOCAL_URL = "https://api.openai.com/v1", "http://127.0.0.1:8000/v1"
-OPENAI_COMPATIBLE = ("openai", "openai_compatible", "generic_openai_compatible")
+from lmgym.messages import from_messages
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Model:
-    """A model of the registry with the settings of its replies."""
+    """A model of the registry with the settings of its replies. What clemcore's trainers call, it has too."""
 
     spec: Spec
     temperature: float = 0.0
@@ -31,9 +31,45 @@ class Model:
         """The model's name."""
         return self.spec.name
 
+    def __str__(self) -> str:
+        return self.descriptor
+
     def get_name(self) -> str:
-        """The model's name, as trainers written for clemcore ask for it."""
+        """The model's name."""
         return self.name
+
+    @property
+    def model_spec(self) -> Spec:
+        """The registry's entry."""
+        return self.spec
+
+    def set_gen_args(self, temperature: float | None = None, max_tokens: int | None = None) -> None:
+        """Other settings of its replies, from now on."""
+        self.temperature = self.temperature if temperature is None else temperature
+        self.max_tokens = self.max_tokens if max_tokens is None else max_tokens
+
+    def generate_response(self, messages: Sequence[Mapping[str, str]]) -> tuple[Any, Any, str]:
+        """(the messages, the reply as OpenAI's interface has it, the reply) to messages of a chat.
+
+        Raises InputError for mock, which replies within a game alone.
+        """
+        sent = [dict(message) for message in messages]
+        [[completion]] = self.generator.reply([from_messages(sent)], 1, self.sampling)
+        answer = {"choices": [{"message": {"role": "assistant", "content": completion.text}}]}
+        return sent, answer, completion.text
+
+    @staticmethod
+    def to_identifier(player_models: "Sequence[Model]") -> str:
+        """The name of the folder of players: NAME-tT--NAME-tT."""
+        name = "--".join(player.descriptor for player in player_models)
+        if len(player_models) <= 2:
+            return name
+        return f"group-{len(player_models)}p-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+
+    @staticmethod
+    def to_infos(player_models: "Sequence[Model]") -> dict[str, Any]:
+        """The entries by place, without keys."""
+        return {str(place): model.spec.public for place, model in enumerate(player_models)}
 
     @property
     def model(self) -> Any:
@@ -96,13 +132,13 @@ def make_generator(spec: Spec) -> Generator:
     model = str(spec.get("model_id") or spec.name)
     if backend == SERVED:
         return CulledReplies(load_generator(model), None)
-    if backend in OPENAI_COMPATIBLE:
+    if served := SERVED_BACKENDS.get(backend):
         from lmgym.generation.openai_server import ServedGenerator
 
-        variable, others = provide_key(backend, required=backend == "openai")
-        default = OPENAI_URL if backend == "openai" else LOCAL_URL
-        url = str(config.get("base_url") or others.get("base_url") or default)
-        return CulledReplies(ServedGenerator(url, model, key_variable=variable), culled_end(config))
+        variable, others = provide_key(backend, required=served.needs_key)
+        url = str(config.get("base_url") or others.get("base_url") or served.url)
+        generator = ServedGenerator(url, model, key_variable=variable, organization=organization_of(backend, others))
+        return CulledReplies(generator, culled_end(config))
     if backend == "anthropic":
         from lmgym.generation.anthropic_server import BASE_URL, AnthropicGenerator
 

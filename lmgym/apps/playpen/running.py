@@ -3,23 +3,25 @@
 import inspect
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.evaluation import EvalSettings, evaluate, play_game
 from lmgym.apps.playpen.listing import say_found
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import ServerGone, close_games, tasks_of
-from lmgym.apps.playpen.registries.games import GameRegistry, is_own, load_games
+from lmgym.apps.playpen.registries.games import GameRegistry, load_games
 from lmgym.apps.playpen.registries.models import load_models, refuse_unnamed
 from lmgym.apps.playpen.registries.specs import Spec, read_selector
 from lmgym.apps.playpen.trainers.base import BasePlayPen
 from lmgym.apps.playpen.trainers.names import make_importable
 from lmgym.console import say
-from lmgym.errors import InputError, listed, shown_path
-from lmgym.runs.user_code import import_file
+from lmgym.errors import InputError, RunStopped, ServerError, listed, shown_path
+from lmgym.runs.user_code import failure, import_file
+
+T = TypeVar("T")
 
 
 def run_file(
@@ -33,10 +35,10 @@ def run_file(
     flags: Sequence[str] = (),
 ) -> None:
     """Runs the trainer of a file. Raises InputError for a file without one, and for models that do not exist."""
-    kind = load_trainer(file)
     registry = load_games(games)
     if game:
         registry = GameRegistry([spec for name in game for spec in registry.select(name)], True)
+    kind = load_trainer(file, registry)
     names = [learner] if teacher is None else [learner, teacher]
     try:
         inspect.signature(kind).bind(*names)
@@ -46,19 +48,30 @@ def run_file(
     models = [_model(name, temperature, max_tokens) for name in names]
     for partner in models[1:]:
         partner.refuse_unusable()  # before the trainer makes a folder
-    trainer = kind(*models)
+    trainer = _of_the_file(file, lambda: kind(*models))
     if flags and not trainer.takes_flags:
         raise InputError(
             f"{kind.__name__} of {shown_path(file)} takes no further flags; found {listed(flags)}; leave out"
         )
-    trainer.flags = list(flags)
+    trainer.flags, trainer.game_registry = list(flags), registry
     # of later versions of Playpen, `learn` takes no registry
-    trainer.learn(*[registry][: len(inspect.signature(trainer.learn).parameters)])
+    given = [registry][: len(inspect.signature(trainer.learn).parameters)]
+    _of_the_file(file, lambda: trainer.learn(*given))
 
 
-def load_trainer(file: str) -> type[BasePlayPen]:
+def _of_the_file(file: str, call: Callable[[], T]) -> T:
+    """The result of a call of a trainer's. Raises InputError for an exception that is not `launch`'s to report."""
+    try:
+        return call()
+    except (InputError, RunStopped, ServerError, OSError):
+        raise
+    except Exception as error:
+        raise failure(shown_path(file), error) from error
+
+
+def load_trainer(file: str, registry: GameRegistry | None = None) -> type[BasePlayPen]:
     """The subclass of BasePlayPen that a file defines. Raises InputError if it does not load or has another number."""
-    make_importable()
+    make_importable(registry or load_games())
     sys.path.insert(0, os.path.dirname(os.path.abspath(os.path.expanduser(file))))  # it may import its neighbours
     module = import_file(file, "needed: a trainer, as examples/trl/sft_trainer_simple.py")
     found = [
@@ -96,7 +109,7 @@ def run_clem(
     assert settings.folder, "the command has a default"
     folder, registry = Path(settings.folder).expanduser(), load_games(games)
     found = [spec for selector in selectors for spec in registry.select(selector)]
-    specs = [_with_instances(spec, instances_filename) for i, spec in enumerate(found) if spec not in found[:i]]
+    specs = [spec.with_instances(instances_filename) for i, spec in enumerate(found) if spec not in found[:i]]
     chosen = [_model(name, temperature, max_tokens) for name in models]
     for spec in specs:
         opened = open_game(spec)
@@ -108,13 +121,6 @@ def run_clem(
             say(f"{spec.name} is left out: {error}", error=True)  # the other games are played
         finally:
             close_games([opened])
-
-
-def _with_instances(spec: Spec, name: str | None) -> Spec:
-    """The game with another file of instances. Raises InputError for one of our own, which has no file."""
-    if name and is_own(spec):
-        raise InputError(f"-i {shown_path(name)}: {spec.name} is one of our own games, which have no files; leave out")
-    return replace(spec, fields={**spec.fields, "instances": name}) if name else spec
 
 
 def _model(selector: str, temperature: float, max_tokens: int) -> Model:

@@ -297,6 +297,26 @@ def test_a_server_without_top_k_refuses_it_once_and_is_not_asked_again(serve) ->
     assert len(generator.reply([HELLO], 2, Sampling(repetition_penalty=1.2))[0]) == 2
 
 
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_server_that_refuses_seeds_is_asked_without_from_then_on(serve, concurrency: int, capsys) -> None:
+    server = serve("refuses_seed")
+    generator = ServedGenerator(server.url, "tiny", limits=RequestLimits(concurrency))
+    for _ in range(2):
+        assert texts(generator.reply([HELLO], 2, Sampling(temperature=0.5))) == [["None.0 to hello", "None.1 to hello"]]
+    assert ["seed" in row["body"] for row in server.requests] == [True, False, False]
+    assert capsys.readouterr().err.count("takes no seed") == 1
+
+
+def test_an_organization_goes_with_the_key_and_none_without(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-the-client")
+    server = serve("good")
+    for organization in ("", "org-1"):
+        ServedGenerator(server.url, "tiny", organization=organization).reply([HELLO], 1, Sampling())
+    assert [row["headers"].get("openai-organization") for row in server.requests] == [None, "org-1"]
+    with pytest.raises(InputError, match="organization 'a b'; needed: visible ASCII"):
+        ServedGenerator(server.url, "tiny", organization="a b")
+
+
 def test_other_refusals_are_not_retried_and_the_message_says_what_to_do(serve) -> None:
     for mode, words in (("no_such_model", "no such model.*in /v1"), ("redirects", "127.0.0.1:1/v1.*redirects to")):
         server = serve(mode)

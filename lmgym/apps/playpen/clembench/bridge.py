@@ -7,6 +7,7 @@ of JSON go over pipes. A reader thread hands each line to the episode that waits
 import json
 import os
 import queue
+import re
 import subprocess
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from lmgym.apps.playpen.registries.keys import VARIABLES
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.config import Range
 from lmgym.errors import MOST_SECONDS, InputError, one_line, shown_path
+from lmgym.runs.user_code import distribution_of
 
 WORKER = Path(__file__).with_name("worker.py")
 VARIABLE = "LMGYM_CLEMCORE"
@@ -81,9 +83,10 @@ class Bridge:
         self._errors = ""
         # clemcore searches the current folder for games, and writes its log there
         self._folder = tempfile.TemporaryDirectory(prefix="lmgym-clembench-")
+        self.python = python or find_python()
         environment = {name: value for name, value in os.environ.items() if name not in PRIVATE}
         self._process = subprocess.Popen(
-            [str(python or find_python()), str(WORKER), str(folder), spec.name],
+            [str(self.python), str(WORKER), str(folder), spec.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -182,10 +185,14 @@ class Bridge:
             found = {"error": f"no answer within {self.timeout:g} s"}
         if found is None or not found.get(name):
             why = self._why_ended() if found is None else found.get("error", "")
-            raise InputError(
-                f"{self.spec.name} of {shown_path(self.spec.get('game_path'))} does not load: {one_line(why, 400)}; "
-                "needed: clembench at static/v1.0 with clemcore 2.5.2, or a pair that fits (docs/playpen.md)"
+            absent = re.search(r"No module named '(\w+)", why)
+            needed = (
+                f"{shown_path(self.python)} -m pip install {distribution_of(absent[1])}, or the whole checkout"
+                if absent
+                else "clembench at static/v1.0 with clemcore 2.5.2, or a pair that fits (docs/playpen.md)"
             )
+            place = shown_path(self.spec.get("game_path"))
+            raise InputError(f"{self.spec.name} of {place} does not load: {one_line(why, 400)}; needed: {needed}")
         return found[name]
 
     def _read(self) -> None:

@@ -100,6 +100,7 @@ class Episode:
         self.replies: queue.SimpleQueue = queue.SimpleQueue()
         self.random = RandomState(int(order["seed"]))
         self.recorder: Any = None
+        self.calls: list[Any] = []
         self.thread = threading.Thread(target=self.run, name=f"episode {self.number}", daemon=True)
         self.thread.start()
 
@@ -135,20 +136,58 @@ class Episode:
         models = make_models(backends, self)
         experiment, instance = self.order["experiment"], self.order["instance"]
         infos = {number: model.model_spec.to_dict() for number, model in enumerate(models)}
-        self.recorder = recorders.DefaultGameRecorder(
-            self.game, experiment.get("name", ""), instance.get("game_id"), "--".join(m.name for m in models), infos
+        given = (
+            self.game,
+            experiment.get("name", ""),
+            instance.get("game_id"),
+            "--".join(m.name for m in models),
+            infos,
         )
         master = self.benchmark.create_game_master(experiment, models)
-        master.game_recorder = self.recorder
-        master.setup(**instance)
-        master.play()
+        if hasattr(recorders, "DefaultGameRecorder"):  # of clemcore 2
+            self.recorder = recorders.DefaultGameRecorder(*given)
+            master.game_recorder = self.recorder
+            master.setup(**instance)
+            master.play()
+        else:
+            self.recorder = recorders.GameInteractionsRecorder(*given)
+            master.setup(**instance)
+            for player in master.get_players():
+                self.recorder.log_player(player.name, player.game_role, player.model.name)
+                self.calls.append(calls_of(recorders, player))
+            master.register(self.recorder)
+            step_through(master)
 
     def records(self) -> dict[str, Any]:
         """Interactions and requests, as a file would have them."""
         if self.recorder is None:
             return {"interactions": None, "requests": None}
-        found = {"interactions": self.recorder.interactions, "requests": self.recorder.requests}
-        return json.loads(json.dumps(found, default=str))
+        calls = [one["call"] for recorder in self.calls for one in recorder.requests["calls"]]
+        requests = getattr(self.recorder, "requests", sorted(calls, key=lambda call: call["timestamp"]))
+        return json.loads(json.dumps({"interactions": self.recorder.interactions, "requests": requests}, default=str))
+
+
+def calls_of(recorders: Any, player: Any) -> Any:
+    """The recorder of a player's requests, in clemcore 3."""
+    names = {"player_name": player.name, "game_role": player.game_role, "model_name": player.model.name}
+    recorder = recorders.EventCallRecorder("", experiment_name="", game_id=0, **names)
+    player.register(recorder)
+    return recorder
+
+
+def step_through(master: Any) -> None:
+    """A whole game of clemcore 3, whose masters only step, but for its first ones."""
+    if hasattr(master, "play"):
+        master.play()
+        return
+    master.before_game()
+    done = False
+    while not done:
+        player = master.current_player
+        context = master.get_context_for(player)
+        if context is None:  # aborted before anybody's turn
+            return
+        done, _ = master.step(player(context))
 
 
 def scored(benchmark: Any, order: dict[str, Any], interactions: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ clembench has a clemgame.json for each game (one spec or several), at most MOST_
 what just lies in the current folder, a registry or a checkout, can be listed, and is played only if --games names it.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from lmgym.apps.playpen.registries.specs import (
 )
 from lmgym.console import say
 from lmgym.errors import InputError, listed, one_line, shown, shown_path
-from lmgym.origin import PACKAGED, Origin, origin_of, refuse
+from lmgym.origin import PACKAGED, origin_of, refuse
 
 REGISTRY, CHECKOUT = "game_registry.json", "clembench"
 GAME_FILE, MASTER = "clemgame.json", "master.py"
@@ -62,15 +63,29 @@ class GameRegistry:
         fields = read_selector(selector, "game_name")
         if fields.keys() == {"game_name"}:
             name = str(fields["game_name"])
-            return [one_of([s for s in self.specs if s.name == name], "game", name, self.names)]
+            return [one_of([s for s in self.specs if s.name == name], "game", name, self.names, self._elsewhere)]
         matches = [found for spec in self.specs if (found := _unify_game(fields, spec))]
         if not matches:
-            raise InputError(f"no game matches {shown(selector)}; needed: a part of a spec of {listed(self.names, 30)}")
+            known = f"a part of a spec of {listed(self.names, 30)}{self._elsewhere}"
+            raise InputError(f"no game matches {shown(selector)}; needed: {known}")
         return self._first_of_each_name(matches)
 
-    def get_game_specs_that_unify_with(self, selector: str) -> list[Spec]:
-        """`select`, by the name that trainers written for clemcore call."""
-        return self.select(selector)
+    def get_game_specs_that_unify_with(
+        self, selector: str | Mapping[str, Any] | Spec, verbose: bool = True
+    ) -> list[Spec]:
+        """`select`, by the name that trainers written for clemcore call; they may give an object."""
+        fields = selector.fields if isinstance(selector, Spec) else selector
+        return self.select(fields if isinstance(fields, str) else json.dumps(dict(fields)))
+
+    @property
+    def _elsewhere(self) -> str:
+        """Where clembench's games come from, if there are none."""
+        if not all(is_own(spec) for spec in self.specs):
+            return ""
+        return (
+            f"; clembench's games: its checkout, by --games CHECKOUT or {REGISTRY} of this folder, "
+            '[{"benchmark_path": "CHECKOUT"}], which is not here'
+        )
 
     @property
     def names(self) -> list[str]:
@@ -78,10 +93,10 @@ class GameRegistry:
         return list(dict.fromkeys(spec.name for spec in self.specs))
 
     def _first_of_each_name(self, specs: Sequence[Spec]) -> list[Spec]:
-        sources: dict[str, Origin] = {}
+        first: dict[str, list[Spec]] = {}
         for spec in specs:
-            sources.setdefault(spec.name, spec.source)
-        return [spec for spec in specs if sources[spec.name] == spec.source]
+            first.setdefault(spec.name, []).append(spec)
+        return [one_of(some, "game", name, first) for name, some in first.items()]
 
 
 def _unify_game(fields: dict[str, Any], spec: Spec) -> Spec | None:
@@ -173,6 +188,11 @@ def refuse_unnamed(spec: Spec) -> None:
     if spec.unnamed:
         code = f"{one_line(spec.name, 40)}, code in {shown_path(spec.get('game_path'))}"
         refuse(spec.source, code, f"to run it: --games {shown_path(spec.unnamed)}")
+
+
+def is_of_a_suite(spec: Spec) -> bool:
+    """True for a game of clembench's suite, and for one of the static suite."""
+    return BENCHMARK in (spec.get("benchmark") or ()) or is_static(spec)
 
 
 def is_static(spec: Spec) -> bool:

@@ -8,19 +8,57 @@ import os
 from collections.abc import Mapping
 from json import JSONDecodeError
 from pathlib import Path
+from typing import NamedTuple
 
 from lmgym.errors import InputError, shown_path
+from lmgym.generation.model_specs import OPENAI_URL, ORGANIZATION
 from lmgym.masking import remember
 from lmgym.origin import ENVIRONMENT, Origin, origin_of
 from lmgym.runs.files import read_json
 
 KEY_FILE = "key.json"
 HOME = ".clemcore"
-VARIABLES = {
-    "openai": "OPENAI_API_KEY",
+
+
+class ServedBackend(NamedTuple):
+    """A backend with OpenAI's HTTP interface: its address, its key's environment variable, and what it is."""
+
+    url: str
+    variable: str
+    about: str
+    needs_key: bool = True
+
+
+COMPATIBLE = "OPENAI_COMPATIBLE_API_KEY"
+SERVED_BACKENDS = {
+    "openai": ServedBackend(OPENAI_URL, "OPENAI_API_KEY", "OpenAI's HTTP interface at api.openai.com"),
+    "openai_compatible": ServedBackend(
+        "http://127.0.0.1:8000/v1", COMPATIBLE, "the same interface at any address: vLLM, llama.cpp, Ollama", False
+    ),
+    "generic_openai_compatible": ServedBackend(
+        "http://127.0.0.1:8000/v1", COMPATIBLE, "openai_compatible, by the name that clemcore has for it", False
+    ),
+    "google": ServedBackend(
+        "https://generativelanguage.googleapis.com/v1beta/openai", "GOOGLE_API_KEY", "Gemini, by OpenAI's interface"
+    ),
+    "mistral": ServedBackend("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral, by OpenAI's interface"),
+    "cohere": ServedBackend(
+        "https://api.cohere.ai/compatibility/v1", "COHERE_API_KEY", "Cohere, by OpenAI's interface"
+    ),
+    "openrouter": ServedBackend(
+        "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OpenRouter, by OpenAI's interface"
+    ),
+    "llamacpp": ServedBackend(
+        "http://127.0.0.1:8080/v1",
+        "LLAMACPP_API_KEY",
+        "a server of llama.cpp: llama-server -hf HUGGINGFACE_ID, or pip install 'llama-cpp-python[server]' and "
+        "python3 -m llama_cpp.server --port 8080 --model FILE.gguf",
+        False,
+    ),
+}
+"""backends with OpenAI's interface, by the names that clemcore has for them"""
+VARIABLES = {name: backend.variable for name, backend in SERVED_BACKENDS.items()} | {
     "anthropic": "ANTHROPIC_API_KEY",
-    "openai_compatible": "OPENAI_COMPATIBLE_API_KEY",
-    "generic_openai_compatible": "OPENAI_COMPATIBLE_API_KEY",
     "huggingface": "HF_TOKEN",
 }
 """environment variable of each backend's key"""
@@ -76,6 +114,12 @@ def address_of_keys(backend: str) -> tuple[str, Origin]:
     """(the base_url of the backend in key.json, or "", the origin of that file)."""
     path = find_key_file()
     return str(read_keys(path).get(backend, {}).get("base_url", "")), origin_of_keys(path or Path(KEY_FILE))
+
+
+def organization_of(backend: str, others: Mapping[str, str]) -> str:
+    """The organisation that goes with a key: of key.json, else of the environment for OpenAI itself; "" for none."""
+    own = (others.get("organisation") or others.get("organization") or "").strip()
+    return own or (os.environ.get(ORGANIZATION, "").strip() if backend == "openai" else "")
 
 
 def provide_key(backend: str, required: bool) -> tuple[str, Mapping[str, str]]:

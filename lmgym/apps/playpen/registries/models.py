@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.playpen.registries import packaged
-from lmgym.apps.playpen.registries.keys import VARIABLES, address_of_keys, find_key_file, origin_of_key, read_keys
+from lmgym.apps.playpen.registries.keys import (
+    SERVED_BACKENDS,
+    VARIABLES,
+    address_of_keys,
+    find_key_file,
+    origin_of_key,
+    read_keys,
+)
 from lmgym.apps.playpen.registries.specs import (
     SOURCE_FIELD,
     Spec,
@@ -32,9 +39,7 @@ SERVED = "spec"
 MOCKS = ("mock", "programmatic")
 BACKENDS = {
     "huggingface_local": "a folder or hub id of a causal model, in this process",
-    "openai": "OpenAI's HTTP interface at api.openai.com",
-    "openai_compatible": "the same interface at any address: vLLM, llama.cpp, Ollama",
-    "generic_openai_compatible": "openai_compatible, by the name that clemcore has for it",
+    **{name: backend.about for name, backend in SERVED_BACKENDS.items()},
     "anthropic": "Anthropic's Messages interface",
     SERVED: "a served model by its spec as the name: vllm:URL, vllm:FOLDER, openai:URL#MODEL, anthropic:MODEL",
     PROGRAMMED: "replies by each game's own script: mock",

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,31 @@ class Spec:
     def name(self) -> str:
         """The name of the model or game; empty for a selector without one."""
         return str(self.fields.get("model_name", self.fields.get("game_name", "")))
+
+    @property
+    def game_name(self) -> str:
+        """The name of the game, as trainers written for clemcore ask for it."""
+        return self.name
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model, likewise."""
+        return self.name
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields without secrets."""
+        return self.public
+
+    def with_instances(self, name: str | None) -> "Spec":
+        """The game with another file of instances. Raises InputError for one of our own, which has no file."""
+        if name and self.source == PACKAGED:
+            raise InputError(
+                f"instances {shown_path(name)}: {self.name} is one of our own games, which have no files; leave out"
+            )
+        return replace(self, fields={**self.fields, "instances": name}) if name else self
 
     def __str__(self) -> str:
         """The fields and the source as one line of JSON, as Playpen prints them, without secrets."""
@@ -103,11 +128,14 @@ def refuse_misspelt(path: Path, text: str, entry: Mapping[str, Any], known: Coll
             raise InputError(f"{shown_path(path)}, line {line}: there is no key {shown(key)}; did you mean {near}?")
 
 
-def one_of(matches: Sequence[Spec], what: str, text: str, names: Collection[str]) -> Spec:
-    """The match of the first source that has one. Raises InputError for none, and for several in that source."""
+def one_of(matches: Sequence[Spec], what: str, text: str, names: Collection[str], elsewhere: str = "") -> Spec:
+    """The match of the first source that has one. Raises InputError for none, and for several in that source.
+
+    `elsewhere` says where others would be.
+    """
     if not matches:
         hint = did_you_mean(text, names)
-        raise InputError(f"no {what} matches {shown(text)}; {hint}needed: one of {listed(names, 30)}")
+        raise InputError(f"no {what} matches {shown(text)}; {hint}needed: one of {listed(names, 30)}{elsewhere}")
     first = [spec for spec in matches if spec.source == matches[0].source]
     if len(first) > 1:
         source = shown_path(first[0].source)

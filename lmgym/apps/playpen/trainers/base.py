@@ -1,17 +1,21 @@
 """The base class of trainers, and callbacks on the episodes that they play."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lmgym.apps.games.dialogue.records import Records, write_episode
 from lmgym.apps.playpen.clembench.clembench_game import open_game
-from lmgym.apps.playpen.episodes import pair_name, write_experiment, write_players
+from lmgym.apps.playpen.episodes import write_experiment, write_players
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import Game, GameTask, play, tasks_of
 from lmgym.apps.playpen.registries.games import GameRegistry
-from lmgym.apps.playpen.trainers.stepping import GameEnv, SeatedPlayer, StepRolloutBuffer
+from lmgym.apps.playpen.trainers.branching import BranchingPlayer, GameBranchingEnv
+from lmgym.apps.playpen.trainers.buffers import RolloutBuffer
+from lmgym.apps.playpen.trainers.stepping import GameEnv, SeatedPlayer
 from lmgym.console import say
+from lmgym.errors import InputError
 
 RECORDS = "playpen-records"
 
@@ -21,6 +25,8 @@ class BaseCallback:
 
     trainer: "BasePlayPen | None" = None
     """that it was added to"""
+    locals: Mapping[str, Any] = {}
+    """`player`, `context`, `response`, `done`, `info` and `game_env` of the latest step of `_collect_rollouts`"""
 
     def on_training_start(self) -> None:
         """Called before `learn` begins to learn."""
@@ -28,7 +34,7 @@ class BaseCallback:
     def on_training_end(self) -> None:
         """Called after `learn` has learned."""
 
-    def on_rollout_start(self, game: Game | GameEnv, num_timesteps: int) -> None:
+    def on_rollout_start(self, game: Game | GameEnv | GameBranchingEnv, num_timesteps: int) -> None:
         """Called before episodes of a game are played; `num_timesteps` replies were given before."""
 
     def on_step(self) -> None:
@@ -37,8 +43,19 @@ class BaseCallback:
     def on_episode(self, task: GameTask, records: Records, num_timesteps: int) -> None:
         """Called after an episode; `num_timesteps` is the number of replies before it."""
 
+    def on_branches(self, task: GameTask, branches: Sequence[Records], num_timesteps: int) -> None:
+        """Called after an episode that branched, with the records of each branch."""
+
     def on_rollout_end(self) -> None:
         """Called after the episodes of a game."""
+
+    def is_learning_player(self) -> bool:
+        """True if the latest step was the learner's."""
+        return self.trainer is not None and self.trainer.is_learner(self.locals["player"])
+
+    def is_done(self) -> bool:
+        """True if the latest step ended the episode."""
+        return self.locals["game_env"].is_done()
 
 
 class BasePlayPen(abc.ABC):
@@ -54,7 +71,13 @@ class BasePlayPen(abc.ABC):
         self.learner, self.teacher = learner, teacher
         self.flags: list[str] = []
         self.num_timesteps = 0
-        self.callbacks: list[BaseCallback] = []
+        self.callbacks: Any = []
+        self.game_registry: GameRegistry | None = None
+
+    def get_game_registry(self) -> GameRegistry:
+        """The games that `playpen run` was given."""
+        assert self.game_registry is not None, "`playpen run` sets it"
+        return self.game_registry
 
     @abc.abstractmethod
     def learn(self, game_registry: GameRegistry) -> None:
@@ -65,11 +88,11 @@ class BasePlayPen(abc.ABC):
         callback.trainer = self
         self.callbacks.append(callback)
 
-    def is_learner(self, player: Model | SeatedPlayer) -> bool:
+    def is_learner(self, player: Model | SeatedPlayer | BranchingPlayer) -> bool:
         """True for the learner, and for it in a seat."""
         return (player if isinstance(player, Model) else player.model) is self.learner
 
-    def is_teacher(self, player: Model | SeatedPlayer) -> bool:
+    def is_teacher(self, player: Model | SeatedPlayer | BranchingPlayer) -> bool:
         """True for the teacher, and for it in a seat."""
         return (player if isinstance(player, Model) else player.model) is self.teacher
 
@@ -103,30 +126,53 @@ class BasePlayPen(abc.ABC):
         return found
 
     def _collect_rollouts(
-        self, game_env: GameEnv, rollout_steps: int, rollout_buffer: StepRolloutBuffer | None = None
+        self,
+        game_env: GameEnv | GameBranchingEnv,
+        rollout_steps: int | None,
+        rollout_buffer: RolloutBuffer | None = None,
     ) -> None:
-        """Plays so many steps of an environment, one by one; the last episode may be unfinished."""
+        """Plays so many steps of an environment, one by one; the last episode may be unfinished.
+
+        None: as many as its `task_iterations` have. Raises InputError for None without those.
+        """
+        env = game_env.env if isinstance(game_env, GameBranchingEnv) else game_env
+        if rollout_steps is None and env.task_iterations is None:
+            raise InputError("rollout_steps=None has no end; needed: a number, or task_iterations of the environment")
         for callback in self.callbacks:
             callback.on_rollout_start(game_env, self.num_timesteps)
-        before = self.num_timesteps
-        for _ in range(rollout_steps):
-            player, context = game_env.observe()
-            response = player(context)
-            done, info = game_env.step(response)
-            self.num_timesteps += 1
-            if rollout_buffer is not None:
-                rollout_buffer.on_step(context, response, done, info)
-            for callback in self.callbacks:
-                callback.on_step()
-            if done:
-                for callback in self.callbacks:
-                    callback.on_episode(game_env.task, game_env.records(), before)
+        buffer = rollout_buffer or RolloutBuffer(game_env)
+        before, last = self.num_timesteps, None if rollout_steps is None else self.num_timesteps + rollout_steps
+        while last is None or self.num_timesteps < last:
+            self._step(game_env, buffer)
+            if game_env.is_done():
+                self._tell_episode(game_env, before)
                 before = self.num_timesteps
-                if rollout_buffer is not None:
-                    rollout_buffer.on_done()
-                game_env.reset()
+                buffer.on_done()
+                try:
+                    game_env.reset()
+                except StopIteration:
+                    break
         for callback in self.callbacks:
             callback.on_rollout_end()
+
+    def _step(self, game_env: Any, buffer: RolloutBuffer) -> None:
+        player, context = game_env.observe()
+        response = player(context)
+        done, info = game_env.step(response)
+        self.num_timesteps += 1
+        buffer.on_step(context, response, done, info)
+        seen = {"player": player, "context": context, "response": response, "done": done, "info": info}
+        for callback in self.callbacks:
+            callback.locals = {**seen, "game_env": game_env}
+            callback.on_step()
+
+    def _tell_episode(self, game_env: GameEnv | GameBranchingEnv, before: int) -> None:
+        found = [env.records() for env in game_env.branches()]
+        for callback in self.callbacks:
+            if isinstance(game_env, GameEnv):
+                callback.on_episode(game_env.task, found[0], before)
+            else:
+                callback.on_branches(game_env.task, found, before)
 
 
 class GameRecordCallback(BaseCallback):
@@ -143,18 +189,29 @@ class GameRecordCallback(BaseCallback):
         assert self.trainer is not None, "a callback is added to a trainer"
         return self.trainer.players
 
-    def on_rollout_start(self, game: Game | GameEnv, num_timesteps: int) -> None:
+    def on_rollout_start(self, game: Game | GameEnv | GameBranchingEnv, num_timesteps: int) -> None:
         """Begin a folder for the rollout."""
         self.rollout += 1
         self.game = game.spec.name
-        write_players(self.top_dir / pair_name(self.players), self.players)
+        write_players(self.top_dir / Model.to_identifier(self.players), self.players)
 
     def on_episode(self, task: GameTask, records: Records, num_timesteps: int) -> None:
         """Write the episode."""
+        number = num_timesteps + replies_in(records)
+        write_episode(self._folder(task) / f"episode_{number}", task.instance, records)
+
+    def on_branches(self, task: GameTask, branches: Sequence[Records], num_timesteps: int) -> None:
+        """Write each branch in a folder of the episode's, whose number is that of its longest branch."""
+        number = num_timesteps + max(replies_in(records) for records in branches)
+        for place, records in enumerate(branches):
+            write_episode(self._folder(task) / f"episode_{number}" / f"branch_{place}", task.instance, records)
+
+    def _folder(self, task: GameTask) -> Path:
+        """The experiment's, with its file."""
         names = (f"rollout{self.rollout:04d}", self.game, task.folder.split("/")[0])
-        folder = self.top_dir / pair_name(self.players) / Path(*names)
+        folder = self.top_dir / Model.to_identifier(self.players) / Path(*names)
         write_experiment(folder, self.game, task.experiment, self.players)
-        write_episode(folder / f"episode_{num_timesteps + replies_in(records)}", task.instance, records)
+        return folder
 
 
 class RolloutProgressCallback(BaseCallback):
@@ -163,7 +220,7 @@ class RolloutProgressCallback(BaseCallback):
     def __init__(self, rollout_steps: int) -> None:
         self.rollout_steps, self.steps = rollout_steps, 0
 
-    def on_rollout_start(self, game: Game | GameEnv, num_timesteps: int) -> None:
+    def on_rollout_start(self, game: Game | GameEnv | GameBranchingEnv, num_timesteps: int) -> None:
         """Count from 0."""
         self.steps = 0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmgym.apps.games.dialogue.records import Records, write_episode
-from lmgym.apps.playpen.episodes import pair_name, write_experiment, write_players
+from lmgym.apps.playpen.episodes import write_experiment, write_players
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.trainers.base import RECORDS
 from lmgym.environments.protocol import Task
@@ -27,7 +27,7 @@ class RolloutRecords:
 
     def __call__(self, task: Task, records: Records) -> None:
         """Write the episode of a task of `learning_tasks`."""
-        top = self.folder / pair_name(self.players)
+        top = self.folder / Model.to_identifier(self.players)
         with self.lock:
             if self.earlier < 0:
                 self.earlier = len(list(top.glob("rollout*")))

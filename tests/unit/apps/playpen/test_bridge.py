@@ -3,17 +3,19 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from toy_games import scripted, stub_python, toy_spec
+from toy_games import TOY, scripted, stub_python, toy_spec
 
 from lmgym.apps.playpen.clembench import bridge as bridge_module
 from lmgym.apps.playpen.clembench.bridge import Asked, Bridge, Over, find_python
 from lmgym.apps.playpen.clembench.clembench_game import FAILED, REWARD, ClembenchGame
 from lmgym.apps.playpen.playing import EpisodeFailed, play, tasks_of
+from lmgym.apps.playpen.registries.games import read_checkout
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.apps.playpen.trainers.learning_games import GameReward
 from lmgym.environments.rollout_engine import run_episodes
@@ -270,3 +272,20 @@ def test_clemcore_itself_gives_the_recorded_exchange() -> None:
 
 if __name__ == "__main__":  # writes the record: python3 tests/unit/apps/playpen/test_bridge.py PYTHON_WITH_CLEMCORE
     RECORDED.write_text("".join(json.dumps(line) + "\n" for line in comparable(exchange(sys.argv[1]))))
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("absent_module", "absent_module"), ("sklearn.metrics", "scikit-learn")]
+)
+def test_a_game_whose_module_is_missing_says_what_to_install_where(module, package, python: Path, tmp_path) -> None:
+    shutil.copytree(TOY / "higher_lower", tmp_path / "higher_lower")
+    master = tmp_path / "higher_lower/master.py"
+    master.write_text(f"import {module}\n" + master.read_text())
+    [spec] = read_checkout(tmp_path)
+    with pytest.raises(
+        InputError, match=rf"does not load: ModuleNotFoundError.*; needed: .*python -m pip install {package},"
+    ):
+        Bridge(spec, python)
+    master.unlink()
+    with pytest.raises(InputError, match=r"has no master\.py; needed: a whole checkout"):
+        Bridge(spec, python)

@@ -11,6 +11,7 @@ from toy_games import TOY, stub_python, without_keys
 
 from lmgym.apps.playpen.commands import clem, playpen
 from lmgym.apps.playpen.registries.games import load_games
+from lmgym.apps.playpen.registries.models import load_models
 from lmgym.apps.playpen.rescoring import score_results
 from lmgym.apps.playpen.results_table import write_table
 from lmgym.apps.playpen.transcripts import page_of
@@ -181,3 +182,84 @@ def test_a_checkout_called_clembench_is_found_and_named_and_run_only_if_it_is_as
     assert "needed, to run it: --games clembench" in refused.output
     command(["eval", "mock", "-g", "higher_lower", "--games", "clembench", "-r", "out"], playpen)
     assert len(scores("out")) == 3
+
+
+def test_a_model_is_registered_changed_and_replaced() -> None:
+    said = command(["register", "model", "-n", "mine", "-v", "backend=openai_compatible,model_id=m,load_in_8bit=true"])
+    assert '"model_name":"mine"' in said
+    entry = {"model_name": "mine", "backend": "openai_compatible", "model_id": "m"}
+    assert json.loads(Path("model_registry.json").read_text()) == [{**entry, "model_config": {"load_in_8bit": True}}]
+    assert load_models().select("mine").get("model_id") == "m"
+    command(["register", "model", "-n", "mine", "-v", "model_id=n,base_url=http://127.0.0.1:9/v1"])
+    [entry] = json.loads(Path("model_registry.json").read_text())
+    assert (entry["model_id"], len(entry["model_config"])) == ("n", 2)
+    command(["register", "model", "-n", "other", "-v", "backend=openai"])
+    command(["register", "model", "-n", "mine", "-r", "-v", "backend=anthropic"])
+    other, mine = json.loads(Path("model_registry.json").read_text())
+    assert (other["model_name"], mine) == ("other", {"model_name": "mine", "backend": "anthropic"})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["model", "-n", "a", "-v", "model_id=m"], "has the backend None; needed: one of huggingface_local"),
+        (["model", "-n", "a", "-v", "backend=opena"], "has the backend 'opena'; needed: one of"),
+        (["model", "-n", "a", "-v", "backend=openai,modl_id=m"], "there is no key 'modl_id'; did you mean model_id?"),
+        (["key", "-n", "opena", "-v", "api_key=sk-secret"], "no backend 'opena' with a key; did you mean openai?"),
+        (["key", "-n", "openai", "-v", "sk-secret"], "needed: such as -v api_key=abc"),
+        (["key", "-n", "openai", "-v", "key=sk-secret"], "a key has no 'key'; needed: api_key, base_url, organisation"),
+    ],
+)
+def test_faulty_entries_are_refused_and_leave_no_file(line: list[str], message: str) -> None:
+    done = CliRunner().invoke(clem, ["register", *line])
+    assert done.exit_code == 2
+    assert message in done.output
+    assert "sk-secret" not in done.output
+    assert not list(Path.cwd().iterdir())
+
+
+def test_a_key_is_registered_for_its_owner_alone_and_not_printed(tmp_path) -> None:
+    said = command(["register", "key", "-n", "openai", "-v", "api_key=sk-secret-1,organisation=org-1"])
+    assert "openai has api_key, organisation" in said
+    assert "sk-secret-1" not in said
+    assert Path("key.json").stat().st_mode & 0o777 == 0o600
+    assert "[ active ] openai" in command(["list", "keys"])
+    command(["register", "key", "-n", "openai", "-v", "api_key=sk-secret-2"])
+    assert json.loads(Path("key.json").read_text()) == {"openai": {"api_key": "sk-secret-2", "organisation": "org-1"}}
+    command(["register", "key", "-n", "mistral", "-r", "-v", "api_key=sk-3"])
+    assert json.loads(Path("key.json").read_text())["mistral"] == {"api_key": "sk-3"}
+
+
+def test_the_key_file_that_is_read_is_the_one_that_is_changed(tmp_path, monkeypatch) -> None:
+    home = tmp_path / "home"
+    (home / ".clemcore").mkdir(parents=True)
+    (home / ".clemcore/key.json").write_text("{}")
+    monkeypatch.setattr(Path, "home", lambda: home)
+    command(["register", "key", "-n", "cohere", "-v", "api_key=sk-1"])
+    assert json.loads((home / ".clemcore/key.json").read_text()) == {"cohere": {"api_key": "sk-1"}}
+    command(["register", "key", "-n", "cohere", "-v", "api_key=sk-2", "--cwd"])
+    assert json.loads(Path("key.json").read_text()) == {"cohere": {"api_key": "sk-2"}}
+
+
+def test_without_clembench_a_game_that_is_not_here_says_where_it_would_come_from() -> None:
+    for selector in ("wordle", "{'benchmark':['2.0']}"):
+        done = CliRunner().invoke(clem, ["run", "-g", selector, "-m", "mock"])
+        assert (
+            "clembench's games: its checkout, by --games CHECKOUT or game_registry.json of this folder" in done.output
+        )
+    Path("game_registry.json").write_text(json.dumps([{"benchmark_path": str(TOY)}]))
+    assert "higher_lower:" in command(["list", "games"])
+    done = CliRunner().invoke(clem, ["run", "-g", "higher_lower", "-m", "mock"])
+    assert "higher_lower, code in" in done.output
+    assert "needed, to run it: --games game_registry.json" in done.output
+    done = CliRunner().invoke(clem, ["run", "-g", "wordle", "-m", "mock"])
+    assert "did you mean word_guess? needed: one of higher_lower" in done.output
+
+
+def test_two_games_of_one_name_in_a_registry_are_refused_by_every_selector(tmp_path) -> None:
+    game = {"game_name": "twice", "players": 1, "game_path": str(TOY / "higher_lower")}
+    Path("game_registry.json").write_text(json.dumps([game, {**game, "players": 2}]))
+    for selector in ("twice", "all", "{'game_name':'twice'}"):
+        done = CliRunner().invoke(clem, ["run", "-g", selector, "-m", "mock", "--games", "game_registry.json"])
+        assert "2 entries of game_registry.json match" in done.output
+        assert "twice, twice" in done.output

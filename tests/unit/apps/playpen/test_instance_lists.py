@@ -199,3 +199,48 @@ def test_a_folder_of_clemcore_3_is_scored_without_a_registry_and_nothing_is_play
     with pytest.raises(InputError, match=r"holds results of clemcore 3 \(qwen\); needed: --skip_gameplay"):
         evaluate(MOCK, load_games(), EvalSettings(folder="out", game=("taboo",)))
     assert sorted(path.name for path in (tmp_path / "out/clem").iterdir()) == ["qwen"]
+
+
+def clembench_games(monkeypatch, hub: list[dict] | None) -> GameRegistry:
+    """Games of a checkout, of which two are of benchmark 2.0, and a hub with these rows, or none that answers."""
+    games, own = {name: SayGame(4, name) for name in ("say", "tell", "other")}, evaluation.open_game
+    monkeypatch.setattr(evaluation, "open_game", lambda spec: games.get(spec.name) or own(spec))
+
+    def load_dataset(name: str, config: str, *, split: str, **_: object) -> datasets.Dataset:
+        if hub is None:
+            raise ConnectionError("no route to the hub")
+        assert (name, config, split) == ("colab-potsdam/playpen-data", "instances", "validation")
+        return datasets.Dataset.from_list(hub)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    tags = {"say": ["2.0"], "tell": ["2.0"], "other": ["toy"]}
+    return GameRegistry([Spec({**games[name].spec.fields, "benchmark": tags[name]}, "tests") for name in games])
+
+
+def test_a_checkouts_games_are_played_on_the_validation_split_by_default(monkeypatch, capsys) -> None:
+    registry = clembench_games(monkeypatch, ROWS)
+    evaluate(MOCK, registry, EvalSettings(folder="out", suite="clem"))
+    assert played() == ["say/0_easy/episode_1", "say/0_easy/episode_3", "tell/0_easy/episode_0"]
+    assert json.loads(Path("out/mock.coverage.json").read_text())["instances"] == "colab-potsdam/playpen-data"
+    assert "all instances were played" not in capsys.readouterr().out
+    evaluate(MOCK, registry, EvalSettings(folder="one", suite="clem", game=("tell",)))
+    assert played("one/clem/mock-t0.0") == ["tell/0_easy/episode_0"]
+    evaluate(MOCK, registry, EvalSettings(folder="two", suite="all", game=("other", "say")))
+    assert [path.split("/")[0] for path in played("two/clem/mock-t0.0")] == ["other"] * 4 + ["say"] * 2
+    assert "all instances were played" in capsys.readouterr().out
+    evaluate(MOCK, registry, EvalSettings(folder="whole", suite="clem", instances="all"))
+    assert len(played("whole/clem/mock-t0.0")) == 8
+
+
+def test_without_the_hub_it_says_how_to_play_and_scores_of_records_need_none(monkeypatch) -> None:
+    registry = clembench_games(monkeypatch, None)
+    with pytest.raises(
+        InputError, match="validation split of colab-potsdam/playpen-data, which cannot be read"
+    ) as caught:
+        evaluate(MOCK, registry, EvalSettings(folder="out", suite="clem"))
+    assert "--instances FILE with its rows of game, experiment, task_id, or --instances all" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not Path("out").exists()
+    evaluate(MOCK, registry, EvalSettings(folder="out", suite="clem", instances=write(ROWS)))
+    evaluate(MOCK, registry, EvalSettings(folder="out", suite="clem", skip_gameplay=True))
+    evaluate(MOCK, load_games(), EvalSettings(folder="own", suite="clem", game=("taboo",)))

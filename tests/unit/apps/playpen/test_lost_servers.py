@@ -76,7 +76,7 @@ def test_a_refused_request_fails_its_own_episode(games, serve, capsys) -> None:
     assert 0 < len(failures) < 12
     assert len(played()) + len(failures) == 20
     assert all("this prompt is not allowed" in failure for failure in failures)
-    assert f"{len(failures)} failed (InputError: http://127.0.0.1" in capsys.readouterr().out
+    assert f"{len(failures)} failed (Refusal: http://127.0.0.1" in capsys.readouterr().out
 
 
 def test_a_server_that_answers_nothing_at_all_is_one_line(games, serve) -> None:

@@ -1,6 +1,7 @@
 """Players: an entry's settings, a local model with an adapter and a template, and replies from servers."""
 
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 from lmgym.apps.playpen.local_player import bits_of, set_template
 from lmgym.apps.playpen.model_settings import CulledReplies, context_size, culled_end
 from lmgym.apps.playpen.players import Model
+from lmgym.apps.playpen.registries.keys import VARIABLES
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError, ServerError, TooLong
 from lmgym.generation import model_server
 from lmgym.generation.anthropic_server import AnthropicGenerator
 from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
+from lmgym.generation.request_limits import RequestLimits
 from lmgym.text import Conversation, Turn
 
 HELLO = Conversation((Turn("user", "hello"),), persona="You are kind.")
@@ -143,7 +146,9 @@ def anthropic(monkeypatch):
 
 
 def test_anthropics_interface_gets_its_fields_and_tokens_are_counted(anthropic) -> None:
-    generator, requests = anthropic((200, message("hi"), {}), (200, message("cut", "max_tokens"), {}), concurrency=1)
+    generator, requests = anthropic(
+        (200, message("hi"), {}), (200, message("cut", "max_tokens"), {}), limits=RequestLimits(1)
+    )
     chat = Conversation((*HELLO.turns, Turn("bot", "yes"), Turn("user", "and?")), persona=HELLO.persona)
     sampling = Sampling(9, 0.5, top_k=3, top_p=0.9, stop=("END",))
     assert generator.reply([chat], 2, sampling) == [
@@ -207,3 +212,65 @@ def test_a_player_of_a_server_is_made_of_its_entry(serve, monkeypatch, tmp_path)
     assert server.requests[0]["body"]["model"] == "b"
     assert player.usage is not None
     assert player.usage.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "address"),
+    [
+        ("google", "https://generativelanguage.googleapis.com/v1beta/openai"),
+        ("mistral", "https://api.mistral.ai/v1"),
+        ("cohere", "https://api.cohere.ai/compatibility/v1"),
+        ("openrouter", "https://openrouter.ai/api/v1"),
+        ("llamacpp", "http://127.0.0.1:8080/v1"),
+        ("openai", "https://api.openai.com/v1"),
+    ],
+)
+def test_a_backend_has_its_own_address_and_key_and_another_address_by_its_entry(
+    backend: str, address: str, serve, monkeypatch, tmp_path
+) -> None:
+    from toy_games import without_keys
+
+    without_keys(monkeypatch, tmp_path)
+    server, variable = serve("good"), VARIABLES[backend]
+    if backend != "llamacpp":
+        with pytest.raises(InputError, match=f"no API key of {backend}; needed: the environment variable {variable}"):
+            _ = Model(Spec({"model_name": "a", "backend": backend})).generator
+    monkeypatch.setenv(variable, "sk-of-this-test")
+    monkeypatch.setenv("OPENAI_ORGANIZATION", "org-of-the-environment")
+    assert Model(Spec({"model_name": "a", "backend": backend})).generator.generator.base_url == address
+    config = {"base_url": server.url}
+    player = Model(Spec({"model_name": "a", "model_id": "b", "backend": backend, "model_config": config}), 0.5, 9)
+    [[reply]] = player.generator.reply([HELLO], 1, player.sampling)
+    assert reply.text.endswith("to hello")
+    [row] = server.requests
+    assert (row["body"]["model"], row["authorization"]) == ("b", "Bearer sk-of-this-test")
+    own = "org-of-the-environment" if backend == "openai" else None
+    assert row["headers"].get("openai-organization") == own
+
+
+def test_an_organisation_of_key_json_goes_with_its_key(serve, monkeypatch, tmp_path) -> None:
+    from toy_games import without_keys
+
+    without_keys(monkeypatch, tmp_path)
+    monkeypatch.setenv("OPENAI_ORGANIZATION", "org-of-the-environment")
+    server = serve("good")
+    key = {"api_key": "sk-of-this-test", "organisation": "org-7", "base_url": server.url}
+    Path("key.json").write_text(json.dumps({"openai": key}))
+    player = Model(Spec({"model_name": "a", "backend": "openai"}))
+    player.generator.reply([HELLO], 1, player.sampling)
+    assert server.requests[0]["headers"]["openai-organization"] == "org-7"
+    os.environ.pop("OPENAI_API_KEY")
+
+
+def test_a_model_has_what_trainers_of_clemcore_call() -> None:
+    from toy_games import scripted
+
+    model = scripted(["yes"], "a")
+    model.set_gen_args(temperature=0.7, max_tokens=9)
+    assert (str(model), model.sampling) == ("a-t0.7", Sampling(9, 0.7))
+    sent, answer, text = model.generate_response([{"role": "user", "content": "say"}])
+    assert (sent[0]["content"], answer["choices"][0]["message"]["content"], text) == ("say", "yes", "yes")
+    assert Model.to_identifier([model, scripted([], "b")]) == "a-t0.7--b-t0.0"
+    assert Model.to_identifier([model] * 3).startswith("group-3p-")
+    assert Model.to_infos([model]) == {"0": {"model_name": "a", "backend": "huggingface_local"}}
+    assert (model.model_spec.model_name, model.spec["backend"]) == ("a", "huggingface_local")

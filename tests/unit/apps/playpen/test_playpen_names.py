@@ -1,6 +1,7 @@
 """A file that was written for Playpen: `from playpen import ...`, run by `playpen run` as it is."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import tasks_of
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.apps.playpen.running import load_trainer
-from lmgym.apps.playpen.trainers.stepping import GameEnv, StepRolloutBuffer
+from lmgym.apps.playpen.trainers.buffers import StepRolloutBuffer
+from lmgym.apps.playpen.trainers.names import StandIn
+from lmgym.apps.playpen.trainers.stepping import GameEnv
 from lmgym.errors import InputError
 
 FILE = """
@@ -71,12 +74,100 @@ def test_names_of_other_versions_and_a_learn_without_a_registry(line: str, tmp_p
     (tmp_path / "mine.py").write_text(f"{line}\nclass T(Base):\n    def learn(self):\n        print('learned')\n")
     done = run("mine.py", "-l", "mock")
     assert "learned" in done.output
-    assert sys.modules["playpen"].__name__.startswith("lmgym.")
+    assert isinstance(sys.modules["playpen"], StandIn)
 
 
-def test_a_file_that_imports_clemcore_is_told_where(tmp_path) -> None:
-    (tmp_path / "mine.py").write_text("from clemcore.clemgame import GameRegistry\n" + FILE)
-    with pytest.raises(InputError, match=r"mine\.py failed: ModuleNotFoundError: .* 'clemcore' \(.*line 1\)"):
+IMPORTS = """
+from playpen import (BasePlayPen, BasePlaypenTrainer, BaseCallback, CallbackList, PlayPenEnv, RolloutBuffer,
+    StepRolloutBuffer, BranchingRolloutBuffer, GameEnv, GameBranchingEnv, make_env, make_tree_env, EpisodeBuffer,
+    EpisodeBufferCallback, BranchingEpisodeBuffer, BranchingEpisodeBufferCallback, to_instances_filter, to_sub_selector)
+from playpen.envs.branching_env import GameBranchingEnv as Same, GameTree
+from playpen.callbacks.buffers import BranchingEpisodeBufferCallback as Own
+from playpen.starters.branching_trainer import BranchingPlayPenTrainer
+from playpen import buffers, starters
+import clemcore.clemgame as game
+from clemcore.backends import Model, ModelSpec, ModelRegistry
+from clemcore.backends.huggingface_local_api import HuggingfaceLocalModel
+from clemcore.clemgame import GameRegistry, GameSpec, Player, GameMaster, GameStep
+from clemcore.clemgame.runners import batchwise, branching, sequential
+from clemcore.clemgame.runners.branching import is_player_model, is_player_role, is_round, run
+assert Same is GameBranchingEnv and Own is BranchingEpisodeBufferCallback
+assert buffers.EpisodeBuffer is EpisodeBuffer and starters.BranchingPlayPenTrainer is BranchingPlayPenTrainer
+assert run is branching.run and run is not sequential.run and game.GameRegistry is GameRegistry
+class T(BasePlaypenTrainer):
+    def learn(self):
+        found = GameRegistry.from_directories_and_cwd_files()
+        assert found is self.get_game_registry()
+        print("has", *found.names)
+"""
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_every_name_that_trainers_import_is_found_whether_the_packages_are_installed_or_not(
+    is_installed: bool, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "mine.py").write_text(IMPORTS)
+    for name in ("playpen", "clemcore") if is_installed else ():
+        (tmp_path / "installed" / name).mkdir(parents=True)
+        (tmp_path / "installed" / name / "__init__.py").write_text("raise SystemExit('loaded')")
+        monkeypatch.syspath_prepend(tmp_path / "installed")
+    done = run("mine.py", "-l", "mock", "-g", "taboo")
+    assert "has taboo" in done.output, done.output
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "from playpen.clemdatasets import EpisodBuffer",
+            r"playpen.clemdatasets has no EpisodBuffer in lmgym; did you mean EpisodeBuffer\?",
+        ),
+        (
+            "from clemcore.clemgame import ClemGameEnv",
+            "clemcore.clemgame has no ClemGameEnv in lmgym; .*needed: Playpen",
+        ),
+        ("import playpen.agents\nplaypen.agents.Agent", "playpen.agents has no Agent in lmgym"),
+        ("from playpen import to_rows\nto_rows([])", "playpen has no to_rows in lmgym"),
+        ("from clemcore.backends import load_model\nload_model('x')", "clemcore.backends has no load_model in lmgym"),
+    ],
+)
+def test_a_name_that_is_not_here_is_one_line_with_what_to_do(line: str, message: str, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(line + "\n" + FILE)
+    with pytest.raises(InputError, match=rf"mine\.py failed: ImportError: {message}") as caught:
+        load_trainer("mine.py")
+    assert "pip install clemcore" in str(caught.value)
+    assert "mine.py, line" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "sequential.run(None, [], [], reward_func=len)",
+            r"TypeError: run\(\) got an unexpected keyword .*'reward_func'",
+        ),
+        ("import trlx_absent", "ModuleNotFoundError: No module named 'trlx_absent'"),
+        ("self.learner.generate_response([])", "mock has no generator"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_fails_as_a_trainer_learns_is_one_line_with_its_place(body: str, message: str, tmp_path) -> None:
+    head = "from clemcore.clemgame.runners import sequential\nfrom playpen import BasePlaypenTrainer\n"
+    (tmp_path / "mine.py").write_text(f"{head}class T(BasePlaypenTrainer):\n    def learn(self):\n        {body}\n")
+    done = run("mine.py", "-l", "mock")
+    assert done.exit_code == 2
+    last = done.output.splitlines()[-1]
+    assert re.search(message, last), last
+    assert "Traceback" not in done.output
+    assert "mine.py, line 5" in last or "generator" in message
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_line(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text("import os\nimport absent_package.inner\n")
+    with pytest.raises(
+        InputError, match=r"No module named 'absent_package'.*mine.py, line 2\); needed: pip install absent_package"
+    ):
         load_trainer("mine.py")
 
 

@@ -1,0 +1,1 @@
+"""A stand-in for clemcore 3: as much as its steps, its recorders and the toy game need."""
