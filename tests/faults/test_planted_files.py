@@ -17,6 +17,7 @@ from lmgym.apps.playpen.clembench.bridge import VARIABLE
 from lmgym.apps.playpen.registries import keys, models
 from lmgym.cli import replay
 from lmgym.runs.run import Run
+from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.llm_judge import ONE
 from lmgym.scoring.rubrics import Rubric
 
@@ -58,7 +59,9 @@ def base(tmp_path_factory) -> Path:
     settings = {"reduce": "logit", "loss": "bt", "max_length": 96, "moments": [0.0, 1.0], "means": [0.0]}
     write(root / "scorer/scorer/scorer.json", settings)
     write(root / "ensemble/scorer/ensemble.json", {"members": [str(root / "scorer/scorer")] * 2, "combine": "mean"})
-    whole = {one.name: getattr(Rubric(), one.name) for one in fields(Rubric)}
+    asking = {one.name: getattr(JudgeConfig(), one.name) for one in fields(JudgeConfig)}
+    asking |= {"concurrency": 4, "judge_tokens": 4, "max_cost": 1.0}
+    whole = {one.name: getattr(Rubric(), one.name) for one in fields(Rubric) if one.name != "asking"} | asking
     rubric = whole | {"model": str(root / "policy/model"), "criteria": [vars(one) for one in ONE], "prices": [1, 2]}
     write(root / "rubric/rubric.yaml", rubric)
     write(root / "trl/trl.yaml", {"model_name_or_path": "m", "dataset_name": "d", "reward_model_path": "r", "beta": 1})
