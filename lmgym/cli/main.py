@@ -61,6 +61,7 @@ PURPOSES = {
     "kto": "Train a policy on single replies, liked or disliked.",
     "grpo": "Optimise a policy without a critic, each reply compared with others to the same prompt.",
     "rloo": "Optimise a policy without a critic, each reply against the mean of the others.",
+    "judge": "Train a judge that compares two replies, on pairs of which one is preferred.",
 }
 INSTEAD = {
     **dict.fromkeys(("from-trl", "from_trl"), "lmgym from trl FILE"),

@@ -58,6 +58,7 @@ FORMS = {
     "ppo": Form("ppo", "hh_harmless"),
     "grpo": Form("ppo", "hh_harmless", ("--method", "grpo")),
     "rloo": Form("ppo", "hh_harmless", ("--method", "rloo")),
+    "judge": Form("ppo", "judge"),
 }
 OTHER_NAMES = {
     **dict.fromkeys(("rm", "reward_model", "reward-model", "reward_modeling"), "reward"),

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lmgym.console import say
@@ -21,8 +22,9 @@ from lmgym.generation.model_specs import KEYS, ModelSpec, load_generator, read_m
 from lmgym.generation.openai_server import MOST_LOGPROBS, ServedGenerator, list_models
 from lmgym.generation.protocol import Completion, LikelyTokens, Sampling
 from lmgym.generation.request_limits import RequestLimits, Spending
+from lmgym.runs.files import read_json
 from lmgym.scoring.judge_prompts import OPENING
-from lmgym.scoring.judge_settings import CONCURRENCY, PRICES_DATE, JudgeConfig, known_prices, read_prices
+from lmgym.scoring.judge_settings import CONCURRENCY, JUDGE_FILE, PRICES_DATE, JudgeConfig, known_prices, read_prices
 from lmgym.scoring.label_probabilities import WORD, Reading, read_further, read_likely, read_reply
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 
@@ -285,12 +287,14 @@ def _local_judge(text: str, config: JudgeConfig) -> LocalModel:
             f"--reasoning_effort is a server's setting; {shown(text)} runs in this process: --judge_tokens"
         )
     local: Any = load_generator(text)
-    tokens, thinks = config.judge_tokens, opening(local.tokenizer) is not None
+    trained = Path(text) / JUDGE_FILE
+    asked = read_json(trained).get("judge_tokens") if trained.is_file() else None
+    tokens, thinks = config.judge_tokens or asked, opening(local.tokenizer) is not None
     if thinks and tokens is None:
         tokens = min(THINKING_TOKENS, local.max_length // 2)
         say(f"{text} thinks first, in at most {tokens:,} tokens: what it writes is the verdict", error=True)
     return LocalModel(
-        local, json.dumps(["local", fingerprint(text, role="scorer")]), tokens, config.judge_tokens is not None
+        local, json.dumps(["local", fingerprint(text, role="scorer")]), tokens, bool(config.judge_tokens or asked)
     )
 
 

@@ -8,6 +8,8 @@ from lmgym.config import Range, check_ranges
 from lmgym.errors import MOST_SECONDS, MOST_TOGETHER, InputError, shown
 
 CONCURRENCY = 8
+JUDGE_FILE = "judge.json"
+"""in the folder of a model that was trained as a judge: how it is asked"""
 NEEDED_PRICES = "two numbers, per million tokens read and written, such as 0.15,0.60"
 # list prices in US dollars per million tokens read and written, of November 2025
 PRICES_DATE = "November 2025"

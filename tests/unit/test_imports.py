@@ -34,6 +34,7 @@ LAYERS = (
     "ppo.actor_critic",
     "ppo.rewards",
     "ppo.task_setups",
+    "ppo.judging",
     "ppo.reward_parts",
     "ppo.row_tree",
     "ppo.rollouts",

@@ -1,0 +1,26 @@
+"""A judge that compares two replies, trained on pairs with a label: both orders of each, by GRPO.
+
+deepspeed --num_gpus 2 ppo/experiments/judge.py --deepspeed configs/zero2.json --model PATH --prompts PAIRS
+"""
+
+from lmgym.config import ModelConfig, OptimizerConfig, UpTo
+from lmgym.runs.flags import override
+from lmgym.runs.launch import launch
+from ppo.config import MethodConfig, PPOConfig, RolloutConfig
+
+CONFIG = PPOConfig(
+    name="judge",
+    policy=ModelConfig(model="outputs/models/smollm2-135m"),
+    rollout=RolloutConfig(
+        prompts="examples/data/helpful_pairs.jsonl", eval_size=UpTo(64), num_rollouts=UpTo(64), max_new_tokens=16
+    ),
+    method=MethodConfig("grpo", init_kl_coef=0.0, scale_rewards="none"),
+    optimizer=OptimizerConfig(1e-5, schedule="linear", global_batch=64, micro_batch=16, max_updates=UpTo(60)),
+)
+
+if __name__ == "__main__":
+    config = override(CONFIG)
+    from ppo.judging import judge_of_pairs, save_settings
+    from ppo.train import train
+
+    launch(lambda: save_settings(config, train(config, judge_of_pairs)))
