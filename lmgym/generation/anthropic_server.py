@@ -8,9 +8,11 @@ Source of the fields: https://docs.anthropic.com/en/api/messages.
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 from lmgym.errors import InputError, one_line
+from lmgym.generation.batches import AnthropicBatches, names_of, replies_by_batch
 from lmgym.generation.model_server import NEEDED, Ask, Counted, ModelServer, encodable, run, sent_messages
 from lmgym.generation.protocol import Completion, Each, FinishReason, Progress, Sampling
 from lmgym.generation.request_limits import RequestLimits, most_tokens_of
@@ -105,6 +107,26 @@ class AnthropicGenerator:
         import anthropic
 
         return run(self._server.session(anthropic, anthropic.AsyncAnthropic, work))
+
+    def reply_by_batch(
+        self, conversations: Sequence[Conversation], sampling: Sampling, record: Path
+    ) -> list[Completion | None]:
+        """One reply to each conversation by the batch interface, which may take a day; None where it gave none.
+
+        `record` keeps the batch's id, so that a process that is started again waits for it.
+        """
+        import anthropic
+
+        _refuse_unsupported(sampling)
+        contents = [self._content(conversation, sampling) for conversation in conversations]
+        names = names_of(contents)
+
+        async def work(client: Any, ask: Ask) -> dict[str, Any]:
+            given = dict(zip(names, contents, strict=True))
+            return await replies_by_batch(AnthropicBatches(_needed), client, ask, given, record, self.base_url)
+
+        answers = run(self._server.session(anthropic, anthropic.AsyncAnthropic, work))
+        return [self._server.read_answer(answers.get(name), partial(_read, sampling)) for name in names]
 
     def _content(self, conversation: Conversation, sampling: Sampling) -> dict[str, Any]:
         rows = sent_messages(conversation)

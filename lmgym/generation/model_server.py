@@ -235,13 +235,24 @@ class ModelServer:
         except sdk.APIStatusError as error:
             raise self._status_error(error.status_code, error.response, needed) from None
         try:
-            replies, prompt_tokens, tokens = read(json.loads(response.content))
+            replies, prompt_tokens, tokens = read(_parsed(await response.aread()))
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             self._lose(most_cost)
             text = f"an answer that makes no sense ({type(error).__name__}: {error}): {response.text}"
             raise RequestFailed(self.printable(text)) from None
         self.usage.add(prompt_tokens, tokens)
         return replies, prompt_tokens, tokens
+
+    def read_answer(self, answer: Any, read: Read) -> Any | None:
+        """The first reply of an answer that came by another way, counted as if it were asked here; None without one."""
+        try:
+            replies, prompt_tokens, tokens = read(answer)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+            return None
+        self.usage.add(prompt_tokens, tokens)
+        if self.limits.spending:
+            self.limits.spending.spent += self.limits.spending.cost(prompt_tokens, tokens)
+        return replies[0]
 
     def _lose(self, cost: float) -> None:
         """Counts a request that the server may have answered, and charged, without use."""
@@ -273,6 +284,17 @@ class ModelServer:
     def printable(self, text: str) -> str:
         """A message of a server or library on one line, without the key, and shortened."""
         return one_line(text.replace(self.key() or "\0", "(the key)"), 400)
+
+
+def _parsed(content: bytes) -> Any:
+    """JSON, or of several lines of JSON a list. Raises ValueError for anything else."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        lines = content.splitlines()
+        if len(lines) < 2:
+            raise
+        return [json.loads(line) for line in lines if line.strip()]
 
 
 def _error_of(body: str) -> Mapping[str, Any]:

@@ -10,12 +10,14 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, final
 from urllib.parse import urlsplit
 
 from lmgym.config import Range
 from lmgym.console import say
 from lmgym.errors import InputError, ServerError, shown
+from lmgym.generation.batches import OpenAIBatches, names_of, replies_by_batch
 from lmgym.generation.model_server import (
     NEEDED,
     Ask,
@@ -193,6 +195,30 @@ class ServedGenerator:
         if requested > 1 and sampling.top_k != 1:
             self._warn_of_copies(found, sampling)
         return [replies * copies for replies in found]
+
+    def reply_by_batch(
+        self, conversations: Sequence[Conversation], sampling: Sampling, record: Path
+    ) -> list[Completion | None]:
+        """One reply to each conversation by the batch interface, which may take a day; None where it gave none.
+
+        `record` keeps the batch's id, so that a process that is started again waits for it.
+        """
+        import openai
+
+        contents = [self._taken.fit(self._content(c, sampling)) for c in conversations]
+        names, server = names_of(contents), self._servers[0]
+
+        async def work(client: Any, ask: Ask) -> dict[str, Any]:
+            api = OpenAIBatches(partial(self._needed, {}))
+            return await replies_by_batch(
+                api, client, ask, dict(zip(names, contents, strict=True)), record, self.base_url
+            )
+
+        answers = run(server.session(openai, openai.AsyncOpenAI, work))
+        return [
+            server.read_answer(answers.get(name), partial(read_replies, self.api, sampling, self._warn))
+            for name in names
+        ]
 
     async def _sent(self, send: Any, asked: dict[str, Any], ask: Callable[[Send], Awaitable[Any]]) -> list[Completion]:
         """The replies to a request, sent as the server takes it."""

@@ -21,6 +21,7 @@ from lmgym.errors import ServerError
 
 PATIENCE = 900.0  # seconds
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds, where the server names none: doubled at each refusal in a row
+STEPS = 20  # of the event loop, from an answer to whoever asked
 BYTES = 64  # of a request that no message shows: roles and the template's marks
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # in the words of OpenAI ("try again in 1.2s") and of Google ("retryDelay": "20s")
@@ -136,6 +137,8 @@ class Slots:
                 if payable and self.running < int(self.limits.allowed):
                     break
                 if spending and not payable and not self.running:
+                    for _ in range(STEPS):  # the answer that came last is handed on first, since this error ends all
+                        await asyncio.sleep(0)
                     raise spending.reached(most_cost)
                 await self.changed.wait()
             self.running += 1

@@ -44,6 +44,13 @@ class CostEstimate:
         say(f"{len(left):,} questions to ask: {bound}{made._priced(made.most, written)}", error=True)
         return made
 
+    def refuse_over_cost(self) -> None:
+        """Raises CostReached if all questions together may cost more than is allowed: they are sent at once."""
+        spending = self.model.limits.spending if self.model.limits else None
+        most = spending.cost(self.most, self.questions * self.model.tokens) if spending else 0.0
+        if spending and spending.spent + most > spending.most:
+            raise spending.reached(most)
+
     def answered(self, conversation: Conversation) -> None:
         """Counts an answer; with the last of ENOUGH says about how much all of them cost."""
         self.answers, self.read = self.answers + 1, self.read + most_read(conversation)

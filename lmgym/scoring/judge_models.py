@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lmgym.console import say
 from lmgym.errors import InputError, TooLong, shown
+from lmgym.generation.batches import refuse_batches
 from lmgym.generation.model_server import Usage
 from lmgym.generation.model_specs import KEYS, ModelSpec, load_generator, read_model_spec
 from lmgym.generation.openai_server import MOST_LOGPROBS, ServedGenerator, list_models
@@ -78,6 +79,17 @@ class JudgeModel(Protocol):
         """Reads a label as the reply to each conversation."""
         ...
 
+    @property
+    def by_batch(self) -> bool:
+        """True if all questions of a command are asked at once, by a batch interface."""
+        ...
+
+    def ask_by_batch(
+        self, conversations: Sequence[Conversation], labels: Sequence[str], each: Each, record: Path
+    ) -> None:
+        """As `ask`, for a day at most; `record` keeps the batch's id."""
+        ...
+
     def go_on(
         self, conversations: Sequence[Conversation], begun: Sequence[str], labels: Sequence[str], each: Each
     ) -> None:
@@ -94,6 +106,16 @@ class ServedModel:
     tokens: int
     reasons: bool
     further: ServedGenerator | None = None
+    by_batch: bool = False
+
+    def ask_by_batch(
+        self, conversations: Sequence[Conversation], labels: Sequence[str], each: Each, record: Path
+    ) -> None:
+        """One reply to each conversation; those without an answer are left out."""
+        replies = self.generator.reply_by_batch(conversations, _greedy(self.tokens), record)
+        for number, reply in enumerate(replies):
+            if reply is not None:
+                each(number, read_reply(reply, labels))
 
     @property
     def limits(self) -> RequestLimits:
@@ -157,7 +179,10 @@ def _begun(conversations: Sequence[Conversation], begun: Sequence[str]) -> list[
 class LocalModel:
     """A causal model in this process; with `tokens` it writes its reply, and without it is read at the next token."""
 
-    limits = None
+    limits, by_batch = None, False
+
+    def ask_by_batch(self, *_: Any) -> None:
+        """Nothing: a model in this process has no batch interface."""
 
     def __init__(
         self, generator: "LocalGenerator", identity: str, tokens: int | None = None, reasons: bool = False
@@ -244,6 +269,8 @@ def load_judge_model(text: str, config: JudgeConfig | None = None) -> JudgeModel
     Raises InputError for what does not load. How its verdicts are read is said.
     """
     spec, config = read_model_spec(text), config or JudgeConfig()
+    if config.batch:
+        refuse_batches(spec.kind)
     if not spec.served:
         return _local_judge(text, config)
     limits = RequestLimits(config.concurrency or CONCURRENCY, config.patience)
@@ -275,7 +302,7 @@ def load_judge_model(text: str, config: JudgeConfig | None = None) -> JudgeModel
             vllm=True,
             continues=True,
         )
-    return ServedModel(generator, identity, tokens, reasons, further)
+    return ServedModel(generator, identity, tokens, reasons, further, config.batch)
 
 
 def _local_judge(text: str, config: JudgeConfig) -> LocalModel:

@@ -41,6 +41,8 @@ class JudgeConfig:
     """how long a model that thinks does so, as its server has it: minimal, low, medium, high"""
     concurrency: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None
     """most requests to the judge's server at a time; none: 8, or as a rubric says"""
+    batch: bool = False
+    """all questions go to the batch interface of OpenAI or Anthropic, which is cheaper and may take a day"""
     patience: Annotated[float, Range(0, MOST_SECONDS, hint="seconds")] = 900.0
     """seconds without any answer for which a server that takes no more requests is waited for"""
     prices: str = ""

@@ -33,6 +33,7 @@ KINDS = {
     "reasoning_effort": str,
     "patience": float,
     "max_cost": float,
+    "batch": bool,
 }
 WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 NEEDED = "needed: criteria, each with a name and a text, as in docs/judges.md"

@@ -14,6 +14,7 @@ from lmgym.scoring.verdict_cache import VerdictCache, key_of
 from lmgym.text import Conversation, messages
 
 FORMAT = 2  # of the keys: another one forgets what was kept
+BATCHES = "batches.json"  # beside the file of verdicts
 WORTH_ASKING = 0.01  # share of the labels' probability
 
 
@@ -114,8 +115,16 @@ class Verdicts:
         if self.model.limits is None:
             return
         left = [c for c in dict.fromkeys(conversations) if not self.cache.get(self._key(c, labels))]
-        if left:
-            self.expected = CostEstimate.announced(self.model, left)
+        if not left:
+            return
+        self.expected = CostEstimate.announced(self.model, left)
+        if self.model.by_batch:
+            self.expected.refuse_over_cost()
+
+            def keep(number: int, reading: Reading) -> None:
+                self.cache.put(self._key(left[number], labels), self.model.identity, reading)
+
+            self.model.ask_by_batch(left, labels, keep, self.cache.path.with_name(BATCHES))
 
     def _count_faults(self, readings: Sequence[Reading]) -> None:
         self.counts.cut += sum(reading.fault == CUT for reading in readings)

@@ -84,6 +84,8 @@ def _scored_by(folder: Path, name: str, path: str, read: Read, ties: str, asking
                 f"{name}: {done:,} of {len(read.items):,} rows have their scores in {journal}; scoring the rest",
                 error=True,
             )
+        if hasattr(scorer, "announce"):
+            scorer.announce([item.conversation for item in left], [[*item.chosen, *item.rejected] for item in left])
         found |= _score(without_saturation(scorer, path), name, path, fingerprint, journal, left)
     scores = {key: found[key] for key in map(key_of, read.items)}
     _refuse_all_failed(name, scores, journal)
