@@ -1,12 +1,14 @@
 """Pairs of replies as tasks of a judge: each order is a task of its own, and the label says which letter is right.
 
-A verdict that is right earns 1, a wrong one 0, and none in the asked form -1. An evaluation asks both orders of a pair
-on the same rank: a pair is right if both verdicts are; the verdict changes with the order if both name the same place.
+A judge that answers at once is a policy over two actions, [[A]] and [[B]], so that nothing but its choice is learned;
+one over tokens gives its reasons first. A verdict that is right earns 1, a wrong one 0, and none in the asked form -1.
+An evaluation asks both orders of a pair on the same rank: a pair is right if both verdicts are; the verdict changes
+with the order if both name the same place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -14,9 +16,7 @@ from lmgym.data.mixing import read_sets
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.splitting import overlap_notes, split_column, split_rows
 from lmgym.distributed.ranks import rank, world_size
-from lmgym.environments.function_reward import FunctionReward
-from lmgym.environments.protocol import Task
-from lmgym.environments.scored_chat import ScoredChat
+from lmgym.environments.protocol import POLICY, Observation, StepResult, Task
 from lmgym.errors import InputError
 from lmgym.generation.thoughts import split_thought
 from lmgym.runs.files import write_json
@@ -28,9 +28,27 @@ from ppo.config import PPOConfig
 from ppo.rewards import load_monitors
 from ppo.task_setups import TaskSetup, refuse_unused
 
-AT_ONCE = 16
-"""most tokens of a verdict without reasons: a judge that may write more is asked for its reasons first"""
 NO_VERDICT = -1.0
+VERDICTS = tuple(f"[[{name}]]" for name in NAMES)
+
+
+@final
+class JudgedPair:
+    """One verdict on two replies. A task is a judge's question as `prompt`, the right letter as `label`."""
+
+    def __init__(self) -> None:
+        self.task: Task = {}
+
+    def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
+        """Ask; the seed is ignored."""
+        self.task = task
+        return {POLICY: Observation(task["prompt"], VERDICTS)}
+
+    def step(self, actions: Mapping[str, str]) -> StepResult:
+        """Reward the verdict, and end."""
+        found = verdict_of(actions[POLICY])
+        reward = float(found == self.task["label"]) if found else NO_VERDICT
+        return StepResult(terminated=True, rewards={POLICY: reward})
 
 
 def judge_of_pairs(config: PPOConfig, tokenizer: Any) -> TaskSetup:
@@ -51,15 +69,14 @@ def judge_of_pairs(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     if not sides.train:
         raise InputError(f"{settings.prompts} leaves 0 pairs to train on; needed: some that are not evaluated on")
     whole = sides.held_out[: len(sides.held_out) // world_size() * world_size()]
-    reasons = settings.max_new_tokens > AT_ONCE
+    reasons = settings.policy_over == "tokens"
     held = [task for order in (0, 1) for task in tasks_of(whole, (order,), reasons)]
     train = tasks_of(sides.train, (0, 1), reasons)
-    limits = config.reward.reward_timeout, config.reward.reward_retries
     return TaskSetup(
         train,
         held,
-        ScoredChat,
-        FunctionReward(verdict_rewards, tokenizer, *limits),
+        JudgedPair,
+        None,
         f"both orders of {len(pairs)} pairs, {'reasons first' if reasons else 'at once'}",
         both_orders,
         load_monitors(config.reward, held, tokenizer),
@@ -83,14 +100,6 @@ def _task(pair: Pair, number: int, order: int, reasons: bool) -> Task:
 def verdict_of(text: str) -> str:
     """The letter that a reply gives as its verdict; empty without one."""
     return read_written(split_thought(text).answer, NAMES)
-
-
-def verdict_rewards(outputs: Sequence[str], label: Sequence[str], **columns: Any) -> list[float]:
-    """1 for the right letter, 0 for the other, NO_VERDICT for none."""
-    return [
-        float(found == right) if (found := verdict_of(text)) else NO_VERDICT
-        for text, right in zip(outputs, label, strict=True)
-    ]
 
 
 def both_orders(
@@ -127,6 +136,6 @@ def both_orders(
 
 def save_settings(config: PPOConfig, folder: Path) -> None:
     """Writes how the judge in a run's folder is asked, which `compare:FOLDER` reads; on rank 0."""
-    tokens = config.rollout.max_new_tokens
+    tokens = config.rollout.max_new_tokens if config.rollout.policy_over == "tokens" else None
     if rank() == 0 and (folder / "model").is_dir():
-        write_json(folder / "model" / JUDGE_FILE, {"judge_tokens": tokens if tokens > AT_ONCE else None})
+        write_json(folder / "model" / JUDGE_FILE, {"judge_tokens": tokens})

@@ -12,7 +12,10 @@ CONFIG = PPOConfig(
     name="judge",
     policy=ModelConfig(model="outputs/models/smollm2-135m"),
     rollout=RolloutConfig(
-        prompts="examples/data/helpful_pairs.jsonl", eval_size=UpTo(64), num_rollouts=UpTo(64), max_new_tokens=16
+        prompts="examples/data/helpful_pairs.jsonl",
+        eval_size=UpTo(64),
+        num_rollouts=UpTo(64),
+        policy_over="actions",  # [[A]] or [[B]]; tokens: reasons first
     ),
     method=MethodConfig("grpo", init_kl_coef=0.0, scale_rewards="none"),
     optimizer=OptimizerConfig(1e-5, schedule="linear", global_batch=64, micro_batch=16, max_updates=UpTo(60)),

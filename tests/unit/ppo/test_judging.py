@@ -10,7 +10,7 @@ from acting import TOKENIZER
 from lmgym.errors import InputError
 from lmgym.scoring.judge_settings import JUDGE_FILE
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
-from ppo.judging import both_orders, judge_of_pairs, save_settings, verdict_of, verdict_rewards
+from ppo.judging import JudgedPair, both_orders, judge_of_pairs, save_settings, verdict_of
 
 
 def rows(folder: Path, count: int = 12) -> str:
@@ -21,7 +21,7 @@ def rows(folder: Path, count: int = 12) -> str:
 
 
 def config(folder: Path, **settings: object) -> PPOConfig:
-    given = {"prompts": rows(folder), "eval_size": 4, "max_new_tokens": 16, **settings}
+    given = {"prompts": rows(folder), "eval_size": 4, "policy_over": "actions", **settings}
     return PPOConfig("x", rollout=RolloutConfig(**given))  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def test_each_pair_is_asked_in_both_orders_with_the_letter_of_the_preferred_repl
         assert "Answer with the letter alone" in task["prompt"].turns[0].text
     orders = [task["label"] for task in setup.eval_tasks]
     assert orders == ["A"] * 4 + ["B"] * 4, "both orders of a pair are on one rank if ranks divide the pairs"
-    reasons = judge_of_pairs(config(tmp_path, max_new_tokens=128), TOKENIZER)
+    reasons = judge_of_pairs(config(tmp_path, policy_over="tokens"), TOKENIZER)
     assert "First give your reasons" in reasons.tasks[0]["prompt"].turns[0].text
     assert reasons.fingerprint != setup.fingerprint
 
@@ -44,7 +44,13 @@ def test_each_pair_is_asked_in_both_orders_with_the_letter_of_the_preferred_repl
 def test_a_right_verdict_earns_1_a_wrong_one_0_and_none_loses_1() -> None:
     texts = ["[[A]]", "[[B]]", "<think>[[B]]?</think>It is [[A]]", "I like both", "[[C]]"]
     assert [verdict_of(text) for text in texts] == ["A", "B", "A", "", ""]
-    assert verdict_rewards(texts, ["A"] * 5) == [1.0, 0.0, 1.0, -1.0, -1.0]
+    rewards = []
+    for text in texts:
+        environment = JudgedPair()
+        asked = environment.reset({"prompt": "which?", "label": "A", "pair": 0}, 0)["policy"]
+        assert tuple(asked.actions) == ("[[A]]", "[[B]]")
+        rewards.append(environment.step({"policy": text}).rewards["policy"])
+    assert rewards == [1.0, 0.0, 1.0, -1.0, -1.0]
 
 
 def test_figures_are_of_both_orders_together() -> None:
@@ -68,6 +74,6 @@ def test_rows_without_pairs_and_rewards_of_ones_own_are_refused(tmp_path: Path) 
 
 def test_a_judge_that_reasons_says_so_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    for tokens, asked in ((16, None), (128, 128)):
-        save_settings(config(tmp_path, max_new_tokens=tokens), tmp_path)
+    for over, asked in (("actions", None), ("tokens", 128)):
+        save_settings(config(tmp_path, policy_over=over, max_new_tokens=128), tmp_path)
         assert json.loads((tmp_path / "model" / JUDGE_FILE).read_text()) == {"judge_tokens": asked}
