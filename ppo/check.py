@@ -36,6 +36,7 @@ from lmgym.runs.flags import flatten
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.runs.user_code import call_user_code
 from lmgym.scoring.alarm import preview
+from lmgym.scoring.judge_family import family_notes
 from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
 from lmgym.training.reporting import show_notes, show_rejections
@@ -49,7 +50,7 @@ from ppo.config import PPOConfig
 from ppo.config.rollout import OWN
 from ppo.memory import check_run_memory
 from ppo.opponents import check_opponents
-from ppo.rewards import EVAL_SCORER
+from ppo.rewards import EVAL_SCORER, optimised
 from ppo.task_setups import Prepare, TaskSetup, check_setup, verdict_notes
 
 MOST_PASSES, FEWEST_ITERATIONS = 10, 10
@@ -134,6 +135,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
         *alarm_notes(config, setup, iterations),
         *config.sampler_notes,
         *unread_notes(config),
+        *family_notes(optimised(config.reward), config.policy.model, tokenizer),
         *long_rows_note(config, tokenizer, tasks),
     ]
     room, capabilities = prompt_room(config, context), check_capabilities(config.capabilities, deepspeed)
