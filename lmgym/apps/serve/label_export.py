@@ -64,8 +64,8 @@ def agreement(record: LabelRecord, name: str | None = None) -> Estimate:
 def rater_figures(record: LabelRecord) -> list[dict[str, Any]]:
     """Of each rater: counts of verdicts by place and kind, and the share of decisions for the reply shown first.
 
-    Sides are random, so that this share is a half of who does not look at the place: `leans` is by the exact binomial
-    test over pairs, with Holm's correction over raters.
+    Sides are drawn for each pair by itself, so that pairs are independent and this share is a half, but for chance, of
+    who looks at the texts: `leans` is by the exact binomial test, with Holm's correction over raters.
     """
     with record.lock:
         found = [_figures_of(record, key, rater) for key, rater in record.raters.items()]
@@ -83,14 +83,11 @@ def _chance_of(first: int, decided: int) -> float:
 
 
 def _figures_of(record: LabelRecord, key: str, rater: Rater) -> dict[str, Any]:
-    counts, firsts, units = Counter[str](), list[bool](), list[str]()
+    counts = Counter[str]()
     for id in rater.judged:
         vote = record.votes[id][key]
         place = vote.verdict if vote.verdict not in SIDES else "first" if vote.verdict == vote.first else "second"
         counts[place] += 1
-        if vote.verdict in SIDES and id in record.pairs:
-            firsts.append(place == "first")
-            units.append(record.pairs[id].prompt_key)
     return {
         "column": f"rater_{rater.number}",
         "name": rater.name,
@@ -99,7 +96,7 @@ def _figures_of(record: LabelRecord, key: str, rater: Rater) -> dict[str, Any]:
         "ties": counts[TIE],
         "cannot_say": counts[CANNOT_SAY],
         "undone": rater.undone,
-        "share_first": numbers(share(firsts, units)),
+        "share_first": numbers(share([True] * counts["first"] + [False] * counts["second"])),
     }
 
 
