@@ -132,6 +132,23 @@ def test_it_can_be_read_in_every_size_and_colour(browser: Browser, tmp_path: Pat
         assert is_quiet(opened, server.url)
 
 
+def test_a_key_before_the_answer_and_one_that_is_held_down_judge_nothing(browser: Browser, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", two_sided(4))
+    with serve_label_page(rows, tmp_path / "labels") as server, open_page(server.url, browser=browser) as opened:
+        page = opened.page
+        begin(page, "Ann")
+        page.evaluate("['1', '2', 'u'].forEach((key) => document.dispatchEvent(new KeyboardEvent('keydown', { key })))")
+        judged(page, 1)
+        page.keyboard.down("1")
+        judged(page, 2)
+        page.keyboard.down("1")  # again without being let go of: a repetition
+        page.keyboard.up("1")
+        page.keyboard.press("=")
+        judged(page, 3)
+        assert page.get_by_test_id("error").is_hidden()
+        assert is_quiet(opened, server.url)
+
+
 def test_two_tabs_of_one_rater_and_two_raters_at_once(browser: Browser, tmp_path: Path) -> None:
     rows, context = write_rows(tmp_path / "rows.jsonl", two_sided(4)), browser.new_context()
     with serve_label_page(rows, tmp_path / "labels") as server:
