@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from lmgym.config import ColumnConfig
 from lmgym.data.formats import renamed
+from lmgym.data.json_rows import parse_json
 from lmgym.data.mixing import DataSet, set_names
 from lmgym.data.pairs import COLUMNS, RANKED, is_pair, read_pair, read_ranked, reads_pair
 from lmgym.data.reading import Wanted, interpret
@@ -106,7 +108,8 @@ def read_label_pairs(source: str, columns: ColumnConfig, pairs_per_prompt: int |
     if rejections:
         notes.append(f"{left_out.line}; the first: {rejections[0]}")
     prompts = len({pair.conversation for pair in pairs})
-    notes.append(f"{len(pairs):,} pairs to label, of {prompts:,} prompts")
+    of = f"{prompts:,} prompt{'s' * (prompts != 1)}"
+    notes.append(f"{len(pairs):,} pair{'s' * (len(pairs) != 1)} to label, of {of}")
     return ToLabel(pairs, notes)
 
 
@@ -172,9 +175,17 @@ def _reply_list(fields: Mapping[str, Any]) -> str | None:
     """The column that lists two or more replies: its name has the plural of a word for a reply."""
     for name, value in fields.items():
         words = re.findall(r"[^\W\d_]+", str(name).lower())
-        if isinstance(value, list) and len(value) > 1 and PLURALS & {*words}:
+        if PLURALS & {*words} and isinstance(found := _listed(value), list) and len(found) > 1:
             return name
     return None
+
+
+def _listed(value: Any) -> Any:
+    """The list in a cell, which a CSV holds as JSON; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(RowError):
+            return parse_json(value, "replies")
+    return value
 
 
 Offer = tuple[Conversation, list[Answered], bool]
@@ -206,7 +217,7 @@ def _answers(record: Record, replies: Sequence[Reply]) -> list[Answered]:
 
 def _texts(value: Any) -> list[str]:
     """The texts of a list of replies, which may be objects with a text. Raises RowError for anything else."""
-    if not isinstance(value, list):
+    if not isinstance(value := _listed(value), list):
         raise RowError("replies", f"{shown(value)}; needed: a list of replies", WRONG_TYPE)
     keys = ("text", "content", "reply", "response", "answer", "completion")
     found = []

@@ -43,6 +43,7 @@ def texts(found: ToLabel) -> list[tuple[str, str, str]]:
         {"prompt": "Hi", "replies": ["Hello!", "What?"]},
         {"prompt": "Hi", "model_outputs": [{"text": "Hello!"}, {"text": "What?"}]},
         {"question": "Hi", "responses": ["Hello!", "What?"]},
+        {"question": "Hi", "responses": '["Hello!", "What?"]'},
         {"instruction": "Hi", "completions": [{"response": "Hello!", "score": 8}, {"response": "What?", "score": 2}]},
         {"instruction": "Hi", "completions": ULTRAFEEDBACK},
     ],
@@ -88,6 +89,7 @@ def test_ids_are_those_of_the_texts_and_duplicates_are_counted_also_the_other_wa
     assert found.pairs[0].id == other.pairs[0].id != found.pairs[1].id
     assert "1 of 3 rows rejected: 1 duplicate" in found.notes[1]
     assert found.notes[-1] == "2 pairs to label, of 2 prompts"
+    assert other.notes[-1] == "1 pair to label, of 1 prompt"
 
 
 def test_rows_that_cannot_be_compared_are_counted_with_their_reasons(tmp_path: Path) -> None:
