@@ -147,22 +147,14 @@ def test_the_chance_of_heads_is_that_of_the_binomial_distribution() -> None:
 
 
 @pytest.mark.slow
-def test_reward_models_train_on_labels_that_were_made_here(scorer_folders, tmp_path: Path) -> None:
+def test_reward_models_and_policies_train_on_labels_that_were_made_here(scorer_folders, small_models, tmp_path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", two_sided(12))
     with serve_label_page(rows, tmp_path / "labels") as server:
         for rater in ("A", "B", "../x"):
             server.judge(rater, *["good"] * 8, "tie", "bad", "cannot say", "first")
-    command = [
-        sys.executable,
-        "-m",
-        "lmgym",
-        "train",
-        "reward",
-        tmp_path / "labels",
-        "--model",
-        scorer_folders["llama"],
-    ]
-    command += ["--dry_run", "--eval_size", "1", "--output", tmp_path / "out"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "0 of 11 rows rejected" in run.stdout
+    for stage, model, rejected in (("reward", scorer_folders["llama"], 0), ("dpo", small_models["llama"], 1)):
+        command = [sys.executable, "-m", "lmgym", "train", stage, tmp_path / "labels", "--dry_run", "--eval_size", "1"]
+        command += ["--model", model, "--output", tmp_path / stage]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert f"{rejected} of 11 rows rejected" in run.stdout, "a tie of votes has no better reply"
