@@ -1,6 +1,11 @@
 """Screenshots of the chat server's page for docs/page.md, in Debian's Chromium.
 
 lmgym serve chat small=PATH ... --scorers ... --port 8901, then: python docs/images/make_page.py http://127.0.0.1:8901
+
+and of the page to label on for docs/judges.md, of a server that has no labels yet:
+
+lmgym serve label examples/data/helpful_held_out.jsonl --question "Which reply is more helpful?" --port 8902, then:
+python docs/images/make_page.py http://127.0.0.1:8902 label
 """
 
 import shutil
@@ -63,5 +68,23 @@ def main(url: str) -> None:
         browser.close()
 
 
+def label(url: str) -> None:
+    """A pair, after another rater's verdicts."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name, keys in (("Bo", "1221=1211212"), ("Ann", "1221=12")):
+            page = browser.new_page(viewport={"width": 1280, "height": 560})
+            page.goto(url)
+            page.get_by_test_id("name").fill(name)
+            page.get_by_test_id("begin").click()
+            for count, key in enumerate(keys):
+                page.get_by_text(f"{count} of ", exact=False).first.wait_for()
+                page.keyboard.press(key)
+            page.get_by_text(f"{len(keys)} of ", exact=False).first.wait_for()
+        shoot(page, "page_label.png")
+        browser.close()
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    url, *which = sys.argv[1:]
+    label(url) if which == ["label"] else main(url)

@@ -302,3 +302,15 @@ def _label_studio(fields: Fields) -> Judged | None:
     return Judged(
         sides, tuple(v for v in votes if v is not None), ("annotations",), _replies(data, sides), _with_question(data)
     )
+
+
+def two_replies(fields: Fields) -> tuple[tuple[str, str], tuple[Any, Any], Fields] | None:
+    """(columns, replies, the fields with the question) of two replies whose columns are called so, whether or not there
+    is a verdict on them; None where there are none. Raises RowError for a reply of several turns.
+    """
+    names = tuple(name for name, value in fields.items() if isinstance(value, str | list) and value)
+    if not is_blank(fields.get("chosen")) or not any(_marked_pairs(names).values()):
+        return None
+    sides = _two_sides(fields)
+    assert sides is not None
+    return sides, _replies(fields, sides), _with_question(fields)

@@ -12,17 +12,14 @@ import asyncio
 import base64
 import time
 import uuid
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from starlette.exceptions import HTTPException
+from fastapi.responses import HTMLResponse, PlainTextResponse
 
-from lmgym import __version__
+from lmgym.apps.serve.base_app import new_app
 from lmgym.apps.serve.batcher import Verdict
 from lmgym.apps.serve.bodies import (
     Classify,
@@ -36,13 +33,11 @@ from lmgym.apps.serve.bodies import (
     read_texts,
 )
 from lmgym.apps.serve.guard import Refusal
-from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.runs import read_asking
 from lmgym.apps.serve.runs_page import runs_page
 from lmgym.apps.serve.served_scorers import Opinion, ServedScorer
 from lmgym.apps.serve.service import Service
-from lmgym.data.rejections import RowError
-from lmgym.errors import InputError, listed, one_line
+from lmgym.errors import listed
 
 CLIENT = Path(__file__).with_name("lmgym_client.py")
 
@@ -150,57 +145,6 @@ def _add_operations(app: FastAPI, service: Service, token: str) -> None:
         if fault := await asyncio.to_thread(service.reload):
             raise Refusal(409, fault)
         return {"status": "reloaded", "scorers": service.info}
-
-
-def new_app(title: str, metrics: Metrics, gauges: Callable[[], Mapping[str, float]]) -> FastAPI:
-    """An application with the errors, health and metrics of every server here."""
-    # the pages of Swagger load scripts from elsewhere
-    app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None)
-    _add_errors(app)
-
-    @app.get("/health")
-    async def health():
-        return {"status": "ok", "version": __version__}
-
-    @app.get("/metrics")
-    async def counted():
-        return PlainTextResponse(metrics.text(gauges()), media_type="text/plain; version=0.0.4")
-
-    return app
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Every error as one line of words in the form of OpenAI's and vLLM's servers."""
-
-    def answer(refusal: Refusal) -> JSONResponse:
-        return JSONResponse(refusal.body, refusal.status, refusal.headers)
-
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, error: Refusal):
-        return answer(error)
-
-    @app.exception_handler(InputError)
-    async def wrong(_: Request, error: InputError):
-        return answer(Refusal(400, str(error)))
-
-    @app.exception_handler(RowError)
-    async def wrong_row(_: Request, error: RowError):
-        return answer(Refusal(400, f"{error.field}: {error.found}"))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError):
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            found = f"{first['ctx']['error']} at character {first['loc'][-1]:,}"
-            return answer(Refusal(400, f"the body is not JSON: {one_line(found)}"))
-        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return answer(Refusal(400, one_line(f"{where}: {first['msg']}")))
-
-    @app.exception_handler(HTTPException)
-    async def unknown(_: Request, error: HTTPException):
-        paths = ", ".join(sorted(getattr(route, "path", "") for route in app.routes))
-        words = {404: f"no such path; needed: one of {paths}", 400: "the body cannot be read; needed: JSON"}
-        return answer(Refusal(error.status_code, words.get(error.status_code, str(error.detail))))
 
 
 def _opinions(verdict: Verdict, place: int) -> dict[str, Any]:

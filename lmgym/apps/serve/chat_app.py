@@ -11,12 +11,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from lmgym.apps.serve.app import new_app
+from lmgym.apps.serve.base_app import new_app
 from lmgym.apps.serve.chat_models import ChatModels, ChatOptions, load_models
 from lmgym.apps.serve.completions import Answer, ChatCompletion, Writer, answer, read_completion
 from lmgym.apps.serve.guard import Refusal
+from lmgym.apps.serve.http_server import serve_until_stopped
 from lmgym.apps.serve.page import add_page
-from lmgym.apps.serve.running import serve_until_stopped
 from lmgym.console import say
 from lmgym.errors import InputError
 

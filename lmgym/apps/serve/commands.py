@@ -127,10 +127,55 @@ def chat(
     launch(run)
 
 
+@serve.command(context_settings={"ignore_unknown_options": True})
+@click.argument("rows", metavar="ROWS")
+@click.option("--output", help="folder for the labels, with which a server goes on  [default: outputs/labels/ROWS]")
+@click.option("--question", default="Which reply is better?", show_default=True, help="that raters are asked")
+@click.option(
+    "--pairs_per_prompt",
+    type=click.IntRange(1),
+    help="of prompts with several replies: the most pairs  [default: one fewer than replies, which connect all]",
+)
+@server_options
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS]...")
+def label(
+    rows: str, output: str | None, question: str, host: str, port: int, token: str, flags: tuple[str, ...], **options
+) -> None:
+    """Serve a page on which people say which of two replies is better; their votes are rows for training.
+
+    ROWS is a file, a folder or a hub id, or several separated by commas: pairs (chosen and rejected, response_a and
+    response_b), lists of replies, or single replies to the same prompt, as the files of a run's samples/ have them.
+    Columns are named by --prompt_column, --chosen_column and the like (docs/data_formats.md).
+
+    Each verdict is written to the folder at once, and labels.jsonl there has all of them (docs/judges.md).
+    """
+    from lmgym.config import ColumnConfig
+    from lmgym.runs.flags import override
+
+    columns = override(ColumnConfig(), flags)
+
+    def run() -> None:
+        _check_address(port, options["max_body_mb"])
+        _require_extra()
+        from lmgym.apps.serve.address import bind
+
+        with bind(host, port, token.strip()) as listener:
+            from lmgym.apps.serve.label_app import Labelling, serve_labels  # imports fastapi
+
+            labelling = Labelling(rows, output, columns, options["pairs_per_prompt"], question)
+            serve_labels(listener, labelling, token.strip(), options["max_body_mb"])
+
+    launch(run)
+
+
 def _check(port: int, timeout: float, queue: int, max_body_mb: float) -> None:
-    Range(0, 65_535, hint="0: any that is free").check("port", port)
+    _check_address(port, max_body_mb)
     Range(0, MOST_SECONDS, above=True, hint="seconds").check("timeout", timeout)
     Range(1, MOST_STEPS).check("queue", queue)
+
+
+def _check_address(port: int, max_body_mb: float) -> None:
+    Range(0, 65_535, hint="0: any that is free").check("port", port)
     Range(0, 1024, above=True, hint="megabytes").check("max_body_mb", max_body_mb)
 
 

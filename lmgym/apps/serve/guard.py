@@ -14,7 +14,8 @@ from lmgym.apps.serve.metrics import Metrics
 from lmgym.errors import shown
 from lmgym.generation.model_server import is_loopback
 
-PAGE_FILES = ("/page/page.css", "/page/page.js", "/page/page_replies.js", "/page/page_lists.js")
+SCRIPTS = ("page.js", "page_requests.js", "page_replies.js", "page_lists.js", "label.js")
+PAGE_FILES = tuple(f"/page/{name}" for name in ("page.css", "label.css", *SCRIPTS))
 OPEN = ("/health", "/ready", "/lmgym_client.py", "/", *PAGE_FILES)
 """paths that need no token; the page asks for it itself"""
 PASSWORD_PAGES = ("/runs.html",)

@@ -1,44 +1,15 @@
 // The page's state, its requests and its controls. The server's session is the truth: each answer redraws the page.
 import { download, showResults, showSessions } from "./page_lists.js";
 import { button, draw, letter, make, said } from "./page_replies.js";
+import { TOKEN, keepToken, request } from "./page_requests.js";
 
 const $ = (selector) => document.querySelector(selector);
 const by = (testid) => $(`[data-testid="${testid}"]`);
-const TOKEN = "lmgym-token";
 let state = null, mode = "chat", edited = null, current = null, isSending = false;
 
 // ---- requests
 
-async function post(path, body = {}) {
-  const headers = { "Content-Type": "application/json", "X-CSRF-Token": state?.csrf ?? "" };
-  const token = localStorage.getItem(TOKEN);
-  if (token) headers.Authorization = `Bearer ${token}`;
-  let answer;
-  try {
-    answer = await fetch(`/page/${path}`, { method: "POST", headers, body: JSON.stringify(body) });
-  } catch {
-    throw new Error("The server does not answer. Is it still running?");
-  }
-  if (answer.status === 401) {
-    await askToken(Boolean(token));
-    return post(path, body);
-  }
-  const content = await answer.json().catch(() => null);
-  if (!answer.ok) throw new Error(content?.error?.message ?? `The server answered with status ${answer.status}.`);
-  return content;
-}
-
-function askToken(isWrong) {
-  const dialog = $("#token"), input = $("#secret");
-  dialog.querySelector(".error").hidden = !isWrong;
-  input.value = "";
-  if (!dialog.open) dialog.showModal();
-  document.body.dataset.drawn = "true"; // as far as it can be
-  return new Promise((resolve) => dialog.addEventListener("close", () => {
-    if (input.value.trim()) localStorage.setItem(TOKEN, input.value.trim());
-    resolve();
-  }, { once: true }));
-}
+const post = (path, body) => request(`/page/${path}`, body ?? {}, { "X-CSRF-Token": state?.csrf ?? "" });
 
 function complain(error) {
   const box = by("error");
@@ -345,11 +316,7 @@ function connect() {
 }
 
 async function begin() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("token"); // a link may bring it; it is not sent with the address
-  if (given) {
-    localStorage.setItem(TOKEN, given);
-    history.replaceState(null, "", "/");
-  }
+  keepToken();
   connect();
   try {
     state = await post("state");

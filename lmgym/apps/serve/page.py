@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from lmgym.apps.chat.session import ChatSession
@@ -25,6 +25,7 @@ from lmgym.apps.chat.session_commands import ENOUGH, flags_for, next_commands
 from lmgym.apps.serve.chat_models import ChatModels
 from lmgym.apps.serve.guard import Refusal
 from lmgym.apps.serve.page_arena import results
+from lmgym.apps.serve.page_files import HEADERS, add_files
 from lmgym.apps.serve.page_sessions import (
     ARENA,
     CHAT,
@@ -37,18 +38,8 @@ from lmgym.apps.serve.page_sessions import (
 )
 from lmgym.apps.serve.page_views import session_view, why_view
 
-SCRIPTS = ("page.js", "page_replies.js", "page_lists.js")
-FILES = {"page.css": "text/css", **dict.fromkeys(SCRIPTS, "text/javascript")}
 LONGEST_TEXT = 40_000
 """characters of a message"""
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Number = Annotated[int, Field(ge=0, le=10**6)]
 
@@ -108,23 +99,9 @@ IN_ARENA = ("say", "pick", "tie", "reject", "back")
 def add_page(app: FastAPI, models: ChatModels, sessions_folder: str | Path) -> None:
     """Adds the page and its routes to the application."""
     sessions, saved = PageSessions(models, Path(sessions_folder)), SavedSessions(Path(sessions_folder))
-    _add_files(app)
+    add_files(app, "page.html")
     _add_sessions(app, models, sessions, saved)
     _add_lists(app, models, sessions, saved)
-
-
-def _add_files(app: FastAPI) -> None:
-    folder = Path(__file__).parent
-
-    @app.get("/", include_in_schema=False)
-    async def page():
-        return Response((folder / "page.html").read_bytes(), media_type="text/html; charset=utf-8", headers=HEADERS)
-
-    @app.get("/page/{name}", include_in_schema=False)
-    async def file(name: str):
-        if name not in FILES:
-            raise Refusal(404, "no such file of the page")
-        return Response((folder / name).read_bytes(), media_type=f"{FILES[name]}; charset=utf-8", headers=HEADERS)
 
 
 def _add_sessions(app: FastAPI, models: ChatModels, sessions: PageSessions, saved: SavedSessions) -> None:
