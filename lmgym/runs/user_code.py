@@ -9,7 +9,6 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import packages_distributions
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -89,6 +88,8 @@ def _package_needed(error: Exception) -> str:
 
 def distribution_of(module: str) -> str:
     """The package that pip installs for a module: scikit-learn for sklearn, as far as it is installed here."""
+    from importlib.metadata import packages_distributions  # 20 ms, which --help does without
+
     return next(iter(packages_distributions().get(module, ())), module)
 
 
