@@ -128,6 +128,7 @@ class LoopState:
             "first_length": self.first_length,
             "before": self.before,
             "starting_replies": self.starting_replies,
+            "begins_at_reference": self.begins_at_reference,
             "critic_is_ready": self.critic_is_ready,
             "rounding": self.rounding,
             "best": self.best.as_json(),
@@ -146,6 +147,7 @@ class LoopState:
         self.iteration, self.first_length = int(saved["iteration"]), float(saved["first_length"])
         self.before, self.rounding = saved["before"], saved["rounding"]
         self.starting_replies = saved.get("starting_replies", {})
+        self.begins_at_reference = bool(saved.get("begins_at_reference", True))
         self.critic_is_ready = bool(saved.get("critic_is_ready", False))
         self.best.restore(saved["best"])
         self.reward_is_flat = bool(saved["reward_is_flat"])

@@ -108,6 +108,7 @@ def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
     for update in (0, 8):
         state.best.add(update, Reading.of([0.25, update], ["a", "b"]))
     state.reward_is_flat, state.equal_iterations = True, -1
+    state.begins_at_reference, state.starting_replies = False, {"a prompt": "hello"}
     found, fresh = LoopState.fresh(config), LoopState.fresh(config)
     found.restore(json.loads(json.dumps(state.as_json())))
     for part in fields(LoopState):

@@ -103,7 +103,7 @@ def test_a_starter_plays_and_calls_the_subclass(tmp_path, capsys) -> None:
 
 def test_the_pages_trainer_prints_what_the_page_says() -> None:
     page = (TESTS.parent / "docs/from_playpen.md").read_text()
-    section = page.partition("## From Playpen and clembench")[2]
+    section = page.partition("# Coming from Playpen and clembench")[2]
     Path("mine.py").write_text(section.partition("cat > mine.py <<'END'\n")[2].partition("END\n")[0])
     done = CliRunner().invoke(playpen, ["run", "mine.py", "-l", "mock", "-t", "mock"])
     assert done.output.splitlines()[-1] == section.partition("```text\n")[2].partition("\n")[0]
