@@ -68,21 +68,25 @@ class Crossed:
         return -math.sqrt(total) * float(special.stdtrit(freedom, alpha / 2) + special.stdtrit(freedom, 1 - power))
 
 
-def crossed_mean(values: ArrayLike, units: ArrayLike, kinds: ArrayLike) -> Crossed:
+def crossed_mean(values: ArrayLike, units: ArrayLike, kinds: ArrayLike, weights: ArrayLike | None = None) -> Crossed:
     """The mean of values[rows] over their cells, which are combinations of units[rows] and kinds[rows].
 
-    Both are random: the interval and p-value are those of other units with other kinds. Without an interval for fewer
-    than 2 of either; of equal values p is that of all levels having the same sign, 2^(1 - levels).
+    With weights[rows] it is the weighted mean over rows, such as the mean of each kind's own mean. Both are random: the
+    interval and p-value are those of other units with other kinds. Without an interval for fewer than 2 of either; of
+    equal values p is that of all levels having the same sign, 2^(1 - levels).
     """
     given = np.asarray(values, dtype=np.float64)
     if not given.size:
         return Crossed(NOTHING, 1.0, 0, 0)
     unit, kind = (np.unique(np.asarray(one), return_inverse=True)[1] for one in (units, kinds))
     pairs, cell = np.unique(np.stack([unit, kind]), axis=1, return_inverse=True)
-    cells = np.bincount(cell.ravel(), given) / np.bincount(cell.ravel())
-    value = float(cells.mean())
-    centred = cells - value
+    weight = np.ones(len(given)) if weights is None else np.asarray(weights, dtype=np.float64)
+    sizes = np.bincount(cell.ravel(), weight)
+    cells = np.bincount(cell.ravel(), given * weight) / sizes
     number = len(cells)
+    relative = np.ones(number) if weights is None else sizes * number / sizes.sum()
+    value = float((cells * relative).mean())
+    centred = (cells - value) * relative
     levels = int(unit.max()) + 1, int(kind.max()) + 1
     fewest = min(levels)
     if fewest < 2:

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from lmgym import __version__
-from lmgym.apps.audit.commands import attack, audit, judge
+from lmgym.apps.audit.commands import agree, attack, audit, judge
 from lmgym.apps.chat.commands import chat
 from lmgym.apps.debate.commands import debate
 from lmgym.apps.games.commands import games
@@ -47,7 +47,19 @@ SECTIONS = {
     "Train": ("train", "launch", "demo", "estimate"),
     "Debate": ("debate",),
     "See the results": ("runs", "compare", "watch", "report", "replay"),
-    "Use what was trained": ("chat", "score", "judge", "audit", "attack", "ensemble", "merge", "serve", "eval", "push"),
+    "Use what was trained": (
+        "chat",
+        "score",
+        "judge",
+        "agree",
+        "audit",
+        "attack",
+        "ensemble",
+        "merge",
+        "serve",
+        "eval",
+        "push",
+    ),
     "Games": ("games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "engine", "doctor", "completion", "from"),
@@ -171,6 +183,7 @@ for _word, _purpose in PURPOSES.items():
 
 for _command in (
     launch_command,
+    agree,
     attack,
     audit,
     runs,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from lmgym.config import VERDICT, ColumnConfig
 from lmgym.data.records import Record
-from lmgym.data.verdicts import is_missing, word_of
+from lmgym.data.verdicts import word_of
+from lmgym.data.votes import is_missing
 from lmgym.errors import InputError, shown
 
 

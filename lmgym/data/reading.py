@@ -22,7 +22,8 @@ from lmgym.data.records import Record
 from lmgym.data.rejections import MEDIA, RowError, tally
 from lmgym.data.text_forms import WORDS, Form, FormCounts, Side, read_as
 from lmgym.data.unread import Looked, as_text, needed_columns
-from lmgym.data.verdicts import is_missing, refuse_unclear
+from lmgym.data.verdicts import refuse_unclear
+from lmgym.data.votes import is_missing
 from lmgym.errors import InputError, listed, one_line, shown
 from lmgym.messages import MESSAGE_KEYS
 from lmgym.text import ROLES

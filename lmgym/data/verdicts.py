@@ -5,10 +5,10 @@ Design decisions:
 - A verdict is a word that names one of both by its column or its mark ("Response A", "model_b", "left"), or a tie; in
   a column that is called so (winner, preference, choice, ...), in one column a side (winner_model_a: 1), in a list of
   several raters', or in Label Studio's annotations. Numbers name a side only by a mark that is a number.
-- Several verdicts are votes: the share of them is the row's `preference`, a tie half a vote for each.
+- Several verdicts are votes: the share of them is the row's `preference`, a tie half a vote for each. "Cannot say" is
+  no vote.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,23 +20,16 @@ from lmgym.data.json_rows import parse_json
 from lmgym.data.labels import liked
 from lmgym.data.rejections import NO_VALUE, OUT_OF_RANGE, WRONG_TURNS, WRONG_TYPE, RowError
 from lmgym.data.rows import number_of
+from lmgym.data.votes import RATERS, VERDICTS, is_unsure, said_by_several, votes_in, words_of_name
 from lmgym.errors import InputError, listed, shown
 
 MARKS = (("a", "b"), ("0", "1"), ("1", "2"), ("left", "right"), ("first", "second"), ("one", "two"))
 PLACES = {word: place for marks in MARKS if not marks[0].isdigit() for place, word in enumerate(marks)}
 """words that name a side whatever the columns are called"""
 TIES = {"tie", "tied", "ties", "equal", "equally", "same", "draw", "both", "neither", "none"}
-VERDICTS = {
-    "winner", "wins", "preference", "preferred", "prefers", "choice", "verdict", "comparison", "better", "best",
-    "vote", "votes", "selected", "judgement", "judgment",
-}  # fmt: skip
-"""words in the names of columns of verdicts"""
-RATERS = {"rater", "annotator", "labeler", "labeller", "judge", "evaluator", "reviewer"}
-"""words in the names of columns of several raters' verdicts, which end in a number: rater_1, rater_2"""
 REPLIES = ("response", "answer", "output", "completion", "conversation", "reply", "generation", "summary", "text")
 STATUS = "status"
 NEEDED = "needed: a word that names one reply (A, left, response_1) or a tie; or --verdict_column and --first_wins"
-QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
 
 
 @dataclass(frozen=True)
@@ -66,12 +59,12 @@ def side_of(value: Any, sides: Sequence[str], fields: Fields | None = None) -> f
     """
     if isinstance(value, bool) or value is None:
         return None
-    words = _words(str(value))
+    words = words_of_name(str(value))
     if (place := _named(value, sides, fields or {})) is not None:
         return place
     if isinstance(value, str) and TIES & {*words}:
         return 0.5
-    names = [_words(side) for side in sides]
+    names = [words_of_name(side) for side in sides]
     if words in names:
         return 1.0 - names.index(words)
     marks = {mark: place for place, mark in enumerate(_marks(sides))} | PLACES
@@ -86,12 +79,7 @@ def word_of(verdict: Any, first_wins: str) -> str:
     """A verdict as FIRST, SECOND or TIE, where one is known by which the first reply is the better one."""
     if _same(verdict, first_wins):
         return FIRST
-    return TIE if TIES & {*_words(str(verdict))} else SECOND
-
-
-def is_missing(verdict: Any) -> bool:
-    """True of null, NaN and blanks."""
-    return verdict is None or verdict != verdict or (isinstance(verdict, str) and not verdict.strip())
+    return TIE if TIES & {*words_of_name(str(verdict))} else SECOND
 
 
 def refuse_unclear(verdicts: Mapping[tuple[str, str], int], where: str, column: str, first_wins: str) -> None:
@@ -108,7 +96,11 @@ def refuse_unclear(verdicts: Mapping[tuple[str, str], int], where: str, column: 
 def _same(verdict: Any, given: str) -> bool:
     if (number := number_of(verdict)) == number:  # 0 is 0.0
         return number == number_of(given)
-    return _words(str(verdict)) == _words(given) if _words(given) else str(verdict).strip() == given.strip()
+    return (
+        words_of_name(str(verdict)) == words_of_name(given)
+        if words_of_name(given)
+        else str(verdict).strip() == given.strip()
+    )
 
 
 def _named(value: Any, sides: Sequence[str], fields: Fields) -> float | None:
@@ -116,7 +108,7 @@ def _named(value: Any, sides: Sequence[str], fields: Fields) -> float | None:
     if not isinstance(value, str) or not value.strip():
         return None
     marks = tuple(_marks(sides))
-    names = {name: _words(name) for name in fields if isinstance(name, str) and name not in sides}
+    names = {name: words_of_name(name) for name in fields if isinstance(name, str) and name not in sides}
     places = {
         place
         for one, words in names.items()
@@ -135,12 +127,12 @@ def judged(fields: Fields) -> Judged | None:
     """
     if (tool := _label_studio(fields)) is not None:
         return tool
-    if (sides := _sides_of(fields)) is None:
+    if (sides := sides_of(fields)) is None:
         return None
-    if (single := _one_a_side(fields, sides)) is not None:
+    if (single := one_a_side(fields, sides)) is not None:
         return single
-    names = [VERDICT] if VERDICT in fields else [name for name in fields if _is_verdict(name, sides)]
-    values = {name: _items(fields[name]) for name in names}
+    names = verdict_columns(fields, sides)
+    values = {name: said_in(fields[name], sides, fields) for name in names}
     if not names:
         return None
     votes, used = list[float](), list[str]()
@@ -157,27 +149,37 @@ def judged(fields: Fields) -> Judged | None:
     return Judged(sides, tuple(votes), tuple(used), _replies(fields, sides), _with_question(fields))
 
 
+def verdict_columns(fields: Fields, sides: Sequence[str]) -> list[str]:
+    """The columns of verdicts on two replies, by their names, or the one that a flag names."""
+    return [VERDICT] if VERDICT in fields else [name for name in fields if _is_verdict(name, sides)]
+
+
+def said_in(cell: Any, sides: Sequence[str], fields: Fields) -> list[Any]:
+    """The votes of a cell of verdicts on two replies, without those of raters who cannot say."""
+    votes = votes_in(cell, lambda word: side_of(word, sides, fields) is not None)
+    return [vote.value for vote in votes if side_of(vote.value, sides, fields) is not None or not is_unsure(vote.value)]
+
+
 def has_verdict(fields: Fields) -> bool:
     """True for a row of two replies and a verdict."""
     if _is_label_studio(fields):
         return True
-    if (sides := _sides_of(fields)) is None:
+    if (sides := sides_of(fields)) is None:
         return False
     return (
-        VERDICT in fields or any(_is_verdict(name, sides) for name in fields) or _one_a_side(fields, sides) is not None
+        VERDICT in fields or any(_is_verdict(name, sides) for name in fields) or one_a_side(fields, sides) is not None
     )
 
 
-def _sides_of(fields: Fields) -> tuple[str, str] | None:
-    """The columns of two replies, as flags name them or by the rule; None where there are none to be judged."""
+def sides_of(fields: Fields, even_chosen: bool = False) -> tuple[str, str] | None:
+    """The columns of two replies, as flags name them or by the rule; None where there are none to be judged.
+
+    Those of a pair whose better reply is known, chosen and rejected, are to be judged only if that is asked for.
+    """
     has_chosen = not is_blank(fields.get("chosen"))
-    if VERDICT in fields and has_chosen and not is_blank(fields.get("rejected")):
+    if (even_chosen or VERDICT in fields) and has_chosen and not is_blank(fields.get("rejected")):
         return "chosen", "rejected"
     return None if has_chosen else _two_sides(fields)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[^\W\d_]+|\d+", text.lower())
 
 
 def _differing(one: list[str], other: list[str]) -> tuple[str, str] | None:
@@ -187,7 +189,7 @@ def _differing(one: list[str], other: list[str]) -> tuple[str, str] | None:
 
 
 def _marks(sides: Sequence[str]) -> Sequence[str]:
-    return _differing(*map(_words, sides)) or ()
+    return _differing(*map(words_of_name, sides)) or ()
 
 
 def _two_sides(fields: Fields) -> tuple[str, str] | None:
@@ -200,7 +202,7 @@ def _two_sides(fields: Fields) -> tuple[str, str] | None:
 @lru_cache(maxsize=256)  # the same columns row after row
 def _marked_pairs(names: tuple[Any, ...]) -> dict[tuple[str, str], bool]:
     """Pairs of columns whose names differ in a mark alone, and whether these are usual names of replies."""
-    words = {name: _words(name) for name in names if isinstance(name, str)}
+    words = {name: words_of_name(name) for name in names if isinstance(name, str)}
     return {
         (a, b): any(word.rstrip("s") in REPLIES for word in words[a])
         for a in words
@@ -212,24 +214,16 @@ def _marked_pairs(names: tuple[Any, ...]) -> dict[tuple[str, str], bool]:
 def _is_verdict(name: Any, sides: Sequence[str]) -> bool:
     if not isinstance(name, str) or name in sides:
         return False
-    words = _words(name)
+    words = words_of_name(name)
     return bool(VERDICTS & {*words} or (len(words) > 1 and words[-1].isdigit() and RATERS & {*words}))
 
 
-def _items(value: Any) -> list[Any]:
-    """The verdicts of a cell: one, or a list of several raters', also as text of JSON, Python or NumPy."""
-    if isinstance(value, str) and value.strip().startswith("["):
-        value = [one or other for one, other in QUOTED.findall(value)] or value
-    items = value if isinstance(value, list) else [value]
-    return [item for item in items if not is_missing(item)]
-
-
-def _one_a_side(fields: Fields, sides: tuple[str, str]) -> Judged | None:
+def one_a_side(fields: Fields, sides: tuple[str, str]) -> Judged | None:
     """Of rows with a column for each outcome that is 1 for the one that came about: winner_model_a, winner_tie."""
     marks = _marks(sides)
     found: dict[float, str] = {}
     for name in fields:
-        words = _words(name) if isinstance(name, str) else []
+        words = words_of_name(name) if isinstance(name, str) else []
         if len(words) > 1 and VERDICTS & {*words[:-1]}:
             place = 0.5 if words[-1] in TIES else 1.0 - list(marks).index(words[-1]) if words[-1] in marks else None
             if place is not None and liked(fields[name]) is not None:
@@ -293,7 +287,7 @@ def _label_studio(fields: Fields) -> Judged | None:
         for result in annotation.get("result") or ()
         for value in (result.get("value") if isinstance(result, dict) else None,)
         if isinstance(value, dict)
-        for word in _items(value.get("selected", value.get("choices")))
+        for word in said_by_several(value.get("selected", value.get("choices")))
     ]
     votes = [side_of(word, sides) for word in chosen]
     if not votes or None in votes:

@@ -1,4 +1,6 @@
-"""`lmgym judge`: scorers on a suite; `lmgym audit`: what moves a scorer; `lmgym attack`: what raises it for nothing."""
+"""`lmgym judge`: scorers on a suite; `lmgym agree`: beside people; `lmgym audit`: what moves a scorer; `lmgym attack`:
+what raises it for nothing.
+"""
 
 import click
 
@@ -43,6 +45,28 @@ def judge(
     at = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     asking = override(JudgeConfig(), words[at:])
     launch(lambda: run_judge(words[:at], suite, dataset, output, ties, max_rows, asking))
+
+
+# behind LABELS all flags, --help too, are those of `AgreeConfig`
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("labels", metavar="LABELS")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="--judge SPEC [FLAGS]...")
+def agree(labels: str, flags: tuple[str, ...]) -> None:
+    """Compare a judge, a reward model or a function with your raters: kappas, alpha, and the judge as one more rater.
+
+    LABELS is a file of rows with the votes of several raters on two replies or on one: one row a rating, a column for
+    each rater, or a list of votes in a cell. --judge is a folder, a hub id, judge:MODEL, compare:MODEL, or whatever
+    else `lmgym score` takes. With --at_least .4 the exit code is 0 if kappa's lower limit reaches it, 1 if its upper
+    limit does not, and 3 if the rows cannot decide. `lmgym agree LABELS --help` lists all flags.
+    """
+    from lmgym.apps.audit.agree.agree_command import AgreeConfig, run_agree
+    from lmgym.runs.flags import override
+
+    words = (labels, *flags)
+    if labels.startswith("--") and len(flags) > 1:  # the flags may stand before LABELS
+        words = (flags[-1], labels, *flags[:-1])
+    config = override(AgreeConfig(), words[1:])
+    launch(lambda: run_agree(words[0], config))
 
 
 # behind SCORER all flags, --help too, are those of the audit

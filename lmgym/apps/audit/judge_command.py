@@ -69,27 +69,35 @@ def judge_in(
 
 
 def _scored_by(folder: Path, name: str, path: str, read: Read, ties: str, asking: JudgeConfig | None) -> ScoredBy:
-    """The scores of all rows: those of the journal, and of the rest by the scorer, which loads only if it is needed."""
+    fingerprint, scores = journaled_scores(folder, name, path, read.items, asking)
+    return ScoredBy(path, fingerprint, scores, tie_of(read.suite, path, ties))
+
+
+def journaled_scores(
+    folder: Path, name: str, path: str, items: Sequence[Item], asking: JudgeConfig | None
+) -> tuple[str, dict[str, RowScores]]:
+    """(the scorer's fingerprint, the scores of all rows by `key_of`): those of the folder's journal, and of the rest by
+    the scorer, which loads only if it is needed.
+
+    Raises InputError for scores of another scorer, and where no row could be scored.
+    """
     fingerprint = scorer_fingerprint(path)
     journal = folder / f"scores_{name}.jsonl"
     found = read_journal(journal, path, fingerprint)
-    left = _unscored(read.items, found)
+    left = _unscored(items, found)
     scorer = load_scorer(path, asking=asking) if left else None
     if scorer is None:
-        say(f"{name}: all {len(read.items):,} rows have their scores in {journal}; nothing to score", error=True)
+        say(f"{name}: all {len(items):,} rows have their scores in {journal}; nothing to score", error=True)
     else:
-        done = sum(key_of(item) in found for item in read.items)
+        done = sum(key_of(item) in found for item in items)
         if done:
-            say(
-                f"{name}: {done:,} of {len(read.items):,} rows have their scores in {journal}; scoring the rest",
-                error=True,
-            )
+            say(f"{name}: {done:,} of {len(items):,} rows have their scores in {journal}; scoring the rest", error=True)
         if hasattr(scorer, "announce"):
             scorer.announce([item.conversation for item in left], [[*item.chosen, *item.rejected] for item in left])
         found |= _score(without_saturation(scorer, path), name, path, fingerprint, journal, left)
-    scores = {key: found[key] for key in map(key_of, read.items)}
+    scores = {key: found[key] for key in map(key_of, items)}
     _refuse_all_failed(name, scores, journal)
-    return ScoredBy(path, fingerprint, scores, tie_of(read.suite, path, ties))
+    return fingerprint, scores
 
 
 def _unscored(items: Sequence[Item], found: dict[str, RowScores]) -> list[Item]:
