@@ -117,8 +117,11 @@ def scatter_path(series: Mapping[str, Points], x: str, y: str) -> Spec:
     }
 
 
-def histogram(samples: Mapping[str, Sequence[float]], x: str) -> Spec:
-    """Each sample in the same bins, drawn over one another: numbers where there are few, else shares of each."""
+def histogram(samples: Mapping[str, Sequence[float]], x: str, of: str = "replies") -> Spec:
+    """Each sample in the same bins, drawn over one another: numbers where there are few, else shares of each.
+
+    `of` says what is counted.
+    """
     values = {name: np.asarray([v for v in found if is_number(v)], dtype=float) for name, found in samples.items()}
     values = {name: found for name, found in values.items() if len(found)}
     rows: list[Spec] = []
@@ -132,7 +135,7 @@ def histogram(samples: Mapping[str, Sequence[float]], x: str) -> Spec:
             heights = numbers if counts else numbers / len(found)
             spans = zip(edges[:-1].tolist(), edges[1:].tolist(), heights.tolist(), strict=True)
             rows += [{"x": low, "high": high, "y": height, "series": name} for low, high, height in spans]
-    what, form = "number of replies" if counts else "share of replies", {"format": "d" if counts else "%"}
+    what, form = f"number of {of}" if counts else f"share of {of}", {"format": "d" if counts else "%"}
     encoding = {
         "x": _axis("x", x) | {"bin": {"binned": True}},
         "x2": {"field": "high"},

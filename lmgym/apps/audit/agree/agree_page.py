@@ -18,15 +18,17 @@ from lmgym.apps.audit.agree.agree_tables import (
 from lmgym.apps.audit.agree.agreement import MAJORITY, Agreement
 from lmgym.apps.audit.agree.judging import Judgements
 from lmgym.apps.audit.agree.labels import Labels
-from lmgym.report.charts import bars
+from lmgym.report.charts import bars, histogram
 from lmgym.report.page import render
 from lmgym.report.panels import Card, Panel, Section, Table
 from lmgym.report.samples import shown
 from lmgym.statistics import Estimate, notes
+from lmgym.text import to_transcript
 
 LONGEST = 700  # characters of a text that is shown
 MOST_DIFFERENCES = 12
 MOST_RATERS = 50
+FEW = 12  # raters, of whom a table says all
 KINDS = {None: ("good", "done"), 0: ("good", "passes"), 1: ("bad", "fails"), 3: ("warn", "undecided")}
 
 
@@ -35,12 +37,15 @@ def agreement_page(name: str, labels: Labels, judged: Judgements, found: Agreeme
     decision = results["decision"]
     kind, words = KINDS[decision["exit_code"] if decision else None]
     sections = [
-        Section("coefficients", "Agreement", _coefficients(found, labels)),
-        Section("agreeing", "Where people agree, and where they do not", _splits(found, labels)),
+        Section(
+            "agreement", "Agreement", [*_charts(found, labels), _coefficients(found, labels), _splits(found, labels)]
+        ),
         Section("test", "The judge as one more rater", _test(found, labels)),
         Section("raters", "Raters", _raters(found, labels)),
         Section("differences", "Largest differences", [_differences(labels, judged, found)]),
-        Section("verdicts", "What was said", [_said(labels, results)]),
+        Section(
+            "reading", "What was said, and how it was read", [_said(labels, results), _notes(labels, judged, found)]
+        ),
     ]
     return render(
         title=shown(f"Agreement of {name} with people"),
@@ -53,8 +58,8 @@ def agreement_page(name: str, labels: Labels, judged: Judgements, found: Agreeme
 
 def _lead(name: str, labels: Labels, judged: Judgements, found: Agreement, results: Mapping[str, Any]) -> list[str]:
     lines = [results["decision"]["words"]] if results["decision"] else []
-    lines += [votes_line(labels, results), f"{name}: {coverage_line(labels, judged, found)}", judged.how]
-    return [shown(line) for line in (*lines, *labels.notes, *found.notes)]
+    lines += [votes_line(labels, results), f"{name}: {coverage_line(labels, judged, found)}"]
+    return [shown(line) for line in (*lines, *found.warnings)]
 
 
 def _card(label: str, estimate: Estimate, spec: str, about: str) -> Card:
@@ -63,7 +68,7 @@ def _card(label: str, estimate: Estimate, spec: str, about: str) -> Card:
 
 
 def _cards(labels: Labels, found: Agreement) -> list[Card]:
-    middle = "median" if labels.levels.are_grades else "majority"
+    middle = labels.levels.middle
     about = f"Cohen's kappa of the judge with the raters' {middle}: 1 is the same on every row, 0 what chance gives"
     cards = [_card(f"kappa, judge and {middle}", found.figure(MAJORITY), ".2f", about)]
     about = "Krippendorff's alpha of the raters among themselves, in the same units"
@@ -77,29 +82,30 @@ def _cards(labels: Labels, found: Agreement) -> list[Card]:
     return cards
 
 
-def _coefficients(found: Agreement, labels: Labels) -> list[Panel]:
-    kappas = [one for one in found.figures if one.estimate.value is not None]
-    rows = [(f"{one.name.partition(',')[0]}: {one.of}", one.estimate) for one in kappas]
-    chart = bars([(label, e.value or 0.0, e.low, e.high) for label, e in rows], "agreement beyond chance", 0.0)
+def _charts(found: Agreement, labels: Labels) -> list[Panel]:
+    def chart(id: str, title: str, about: str, rows: list[tuple[str, Estimate]], y: str, base: float | None) -> Panel:
+        known = [(label, e.value, e.low, e.high) for label, e in rows if e.value is not None]
+        return Panel(id, title, f"{about} 95% intervals over {labels.unit}s.", chart=bars(known, y, base))
+
+    kappas = [(one.short, one.estimate) for one in found.figures]
+    accuracy = [(one.name, one.accuracy.times(100)) for one in found.splits]
+    panels = [chart("kappas", "Coefficients", "0 is what chance gives.", kappas, "agreement beyond chance", 0.0)]
+    about = f"The judge against the raters' {labels.levels.middle}, by how far raters agree."
+    return [*panels, chart("accuracies", "Accuracy where people agree", about, accuracy, "accuracy, %", None)]
+
+
+def _coefficients(found: Agreement, labels: Labels) -> Panel:
     table = Table(["coefficient", "of", "value (95%)", "rows"], coefficient_rows(found), frozenset({2, 3}))
-    about = " ".join(notes([one.estimate for one in kappas], labels.unit))
-    return [
-        Panel("chart", "Coefficients", f"Bars with 95% intervals over {labels.unit}s; 0 is chance.", chart=chart),
-        Panel("table", "Coefficients", about, table=table, wide=True),
-    ]
+    about = " ".join(notes([one.estimate for one in found.figures], labels.unit))
+    return Panel("coefficients", "Coefficients", about, table=table, wide=True)
 
 
-def _splits(found: Agreement, labels: Labels) -> list[Panel]:
-    rows = [(one.name, one.accuracy.times(100)) for one in found.splits if one.accuracy.value is not None]
+def _splits(found: Agreement, labels: Labels) -> Panel:
     table = Table(SPLIT_COLUMNS, split_rows(found), frozenset({1, 2, 3, 4}))
-    about = "Against the majority of the raters; rows without one, and without a verdict, have no accuracy."
-    panels = [Panel("splits", "Accuracy by how far raters agree", about, table=table, wide=True)]
-    if rows:
-        chart = bars([(label, e.value or 0.0, e.low, e.high) for label, e in rows], "accuracy, %")
-        panels.insert(
-            0, Panel("splits_chart", "Accuracy", f"Percent, with 95% intervals over {labels.unit}s.", chart=chart)
-        )
-    return panels
+    about = (
+        f"Accuracy is against the raters' {labels.levels.middle}; rows without one, and without a verdict, have none."
+    )
+    return Panel("splits", "Where people agree, and where they do not", about, table=table, wide=True)
 
 
 def _test(found: Agreement, labels: Labels) -> list[Panel]:
@@ -111,7 +117,18 @@ def _test(found: Agreement, labels: Labels) -> list[Panel]:
         "same rows (Calderon et al. 2025, arXiv 2501.10970); p is one-sided, corrected over raters."
     )
     table = Table(AGAINST_COLUMNS, [[shown(cell) for cell in row] for row in rows], frozenset({1, 2, 3, 4}))
-    return [Panel("against", _first_of(len(found.test.raters), "Against each rater"), about, table=table, wide=True)]
+    sides = {"judge": [one.judge for one in found.test.raters], "rater": [one.own for one in found.test.raters]}
+    near = "as near to the other raters, or nearer"
+    about_chart = "Of each rater's rows, the share on which the judge is so, and on which the rater is."
+    panels = (
+        [Panel("near", "Judge and raters", about_chart, chart=histogram(sides, near, "raters"))]
+        if len(rows) > FEW
+        else []
+    )
+    return [
+        *panels,
+        Panel("against", _first_of(len(found.test.raters), "Against each rater"), about, table=table, wide=True),
+    ]
 
 
 def _first_of(number: int, title: str) -> str:
@@ -137,7 +154,7 @@ def _differences(labels: Labels, judged: Judgements, found: Agreement) -> Panel:
         row, scores = labels.rows[number], judged.scores[number]
         said = ", ".join(f"{name} {n}" for name, n in zip(names, votes[number], strict=True) if n)
         heading = f"[line {row.line}] raters: {said}; judge: {names[judged.levels[number]]}"
-        prompt = "\n\n".join(turn.text for turn in row.conversation.turns)
+        prompt = to_transcript(row.conversation)
         sides = [
             {"name": side, "text": _cut(reply), "scores": [("score", score)], "notes": ""}
             for side, reply, score in zip(
@@ -171,3 +188,9 @@ def _said(labels: Labels, results: Mapping[str, Any]) -> Panel:
     ]
     columns = ["", "votes of raters", "%", "verdicts of the judge", "%"]
     return Panel("said", "Votes and verdicts", table=Table(columns, rows, frozenset({1, 2, 3, 4})), wide=True)
+
+
+def _notes(labels: Labels, judged: Judgements, found: Agreement) -> Panel:
+    rows = [["rows", shown(line)] for line in labels.notes]
+    rows += [["judge", shown(judged.how)], *(["figures", shown(line)] for line in found.notes)]
+    return Panel("notes", "How it was read", table=Table(["", ""], rows), wide=True)

@@ -25,7 +25,7 @@ def in_words(name: str, labels: Labels, judged: Judgements, found: Agreement, re
     if found.raters:
         lines += ["", *aligned([rater_columns(labels), *rater_rows(found.raters, labels, SHOWN_RATERS)])]
     figures = [figure.estimate for figure in found.figures]
-    lines += ["", *notes(figures, labels.unit), *found.notes]
+    lines += ["", *notes(figures, labels.unit), *found.notes, *found.warnings]
     if results["decision"]:
         lines.append(results["decision"]["words"])
     return lines
@@ -51,7 +51,9 @@ def coverage_line(labels: Labels, judged: Judgements, found: Agreement) -> str:
     """How many rows have a verdict, and why others have none."""
     rows = len(labels.rows)
     missing = sum(judged.failed.values())
-    said = f"{rows - missing:,} of {rows:,} rows have a verdict: coverage {found.coverage.times(100):.1f} %"
+    coverage = found.coverage.times(100)
+    share = "" if coverage.value is None else f"{coverage.value:.1f}% ({coverage.interval('.1f')})"
+    said = f"{rows - missing:,} of {rows:,} rows have a verdict: coverage {share}"
     if not missing:
         return said
     reasons = "; ".join(f"{number:,}: {one_line(reason)}" for reason, number in judged.failed.most_common(3))

@@ -1,7 +1,7 @@
 """The figures: coefficients, the judge as one more rater, accuracy by how far people agree, raters, and differences."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ LEAST_SAME = 10  # votes of a rater who always says one thing
 UNLIKELY = 0.001
 MOST = 2 / 3  # of a row's votes
 MAJORITY, RATERS = "majority", "raters"
-SPLITS = ("all agree", "two thirds or more agree", "fewer agree", "one vote")
+SPLITS = ("all agree", "two thirds agree", "fewer agree", "one vote")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Figure:
     name: str
     of: str
     estimate: Estimate
+    short: str
+    """for an axis"""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ class Agreement:
     differences: tuple[int, ...]
     """rows, the largest difference first"""
     notes: tuple[str, ...]
+    """on figures that are not there"""
+    warnings: tuple[str, ...]
+    """on raters and verdicts that tell nothing"""
 
     def figure(self, key: str) -> Estimate:
         """A coefficient by its key."""
@@ -116,7 +121,8 @@ def agreement(labels: Labels, judged: Judgements, epsilon: float) -> Agreement:
         raters,
         test,
         tuple(differences),
-        (*notes, *_warnings(labels, raters, judged.levels)),
+        tuple(notes),
+        tuple(_warnings(labels, raters, judged.levels)),
     )
 
 
@@ -137,32 +143,48 @@ def _figures(
     labels: Labels, ratings: Ratings, counts: Floats, central: Codes, judged: Judgements
 ) -> tuple[list[Figure], list[str]]:
     levels, units, of = judged.levels, ratings.units, labels.levels
-    middle = "median" if of.are_grades else "majority"
     kappa = "Cohen's kappa, quadratic weights" if of.are_grades else "Cohen's kappa"
     both = (central != NO_VERDICT) & (levels != NO_VERDICT)
-    figures = [Figure(MAJORITY, kappa, f"judge, raters' {middle}", cohen(central[both], levels[both], units[both], of))]
+    figures = [
+        Figure(
+            MAJORITY,
+            kappa,
+            f"judge, raters' {of.middle}",
+            cohen(central[both], levels[both], units[both], of),
+            "kappa: judge",
+        )
+    ]
     votes = levels[ratings.rows] != NO_VERDICT
     rows = ratings.rows[votes]
     weights = 1 / counts.sum(1)[rows]
     with_raters = cohen(ratings.levels[votes], levels[rows], units[rows], of, weights)
-    figures.append(Figure(RATERS, kappa, "judge, a rater (each row counts once)", with_raters))
+    with_raters = replace(with_raters, rows=len(np.unique(rows)))
+    figures.append(Figure(RATERS, kappa, "judge, a rater (each row counts once)", with_raters, "kappa: judge, one"))
     notes = []
     pairs, used, shared = (
         mean_of_pairs(ratings, SHARED_ROWS, MOST_PAIRS, PAIR_GROUPS) if labels.has_raters else (NOTHING, 0, 0)
     )
     if used:
-        figures.append(Figure("pairs", kappa, f"two raters, mean of {used:,} pair{'s' * (used > 1)}", pairs))
+        figures.append(
+            Figure("pairs", kappa, f"two raters, mean of {used:,} pair{'s' * (used > 1)}", pairs, "kappa: raters")
+        )
         if shared > MOST_PAIRS:
-            notes.append(f"Of {shared:,} pairs of raters the kappas are of the {used:,} that share most rows")
+            notes.append(
+                f"Of {shared:,} pairs of raters with {SHARED_ROWS} common rows the kappas are of {used:,} at random"
+            )
     people, why = fleiss(counts[counts.sum(1) > 0], units[counts.sum(1) > 0])
-    figures += [Figure("fleiss", "Fleiss' kappa", "raters", people)] if not why else []
+    figures += [Figure("fleiss", "Fleiss' kappa", "raters", people, "Fleiss: raters")] if not why else []
     notes += [why] if why else []
     name = f"Krippendorff's alpha, {'ordinal' if of.are_grades else 'nominal'}"
-    figures.append(Figure("alpha", name, "raters", krippendorff_alpha(counts, units, of)))
+    figures.append(Figure("alpha", name, "raters", krippendorff_alpha(counts, units, of), "alpha: raters"))
     with_judge = counts.copy()
     there = levels != NO_VERDICT
     with_judge[np.nonzero(there)[0], levels[there]] += 1
-    figures.append(Figure("alpha_with_judge", name, "raters and judge", krippendorff_alpha(with_judge, units, of)))
+    figures.append(
+        Figure(
+            "alpha_with_judge", name, "raters and judge", krippendorff_alpha(with_judge, units, of), "alpha: with judge"
+        )
+    )
     if of.are_ordered:
         figures.append(_rank_correlation(counts, judged, units, labels))
     return figures, notes
@@ -178,7 +200,8 @@ def _rank_correlation(counts: Floats, judged: Judgements, units: Codes, labels: 
             return None
         return float(scipy.stats.spearmanr(grades[kept], scores[kept]).statistic)
 
-    return Figure("spearman", "Spearman's rank correlation", "scores, raters' mean", over_units(spearman, units[there]))
+    found = over_units(spearman, units[there])
+    return Figure("spearman", "Spearman's rank correlation", "scores, raters' mean", found, "rank correlation")
 
 
 def _splits(counts: Floats, central: Codes, levels: Codes, units: Codes) -> list[Split]:
@@ -321,7 +344,7 @@ def content(
         "epsilon": epsilon,
         "by_rater": [asdict(rater) for rater in found.raters],
         "decision": None if decided is None else {"words": decided[0], "exit_code": decided[1]},
-        "notes": list(found.notes),
+        "notes": [*found.notes, *found.warnings],
         "lmgym": __version__,
         "written": timestamp(),
     }

@@ -178,9 +178,9 @@ def _winning_rate(sums: _Sums, raters: tuple[Against, ...], epsilon: float) -> E
     rates = []
     for _ in range(DRAWS // 100):
         weights = rng.multinomial(units, np.full(units, 1 / units), size=100).astype(float)
-        for p in _resampled_p(sums, weights, epsilon):
-            drawn = scipy.stats.false_discovery_control(p[rng.integers(count, size=count)], method="by")
-            rates.append((drawn < LEVEL).mean())
+        p = _resampled_p(sums, weights, epsilon)
+        drawn = np.take_along_axis(p, rng.integers(count, size=p.shape), axis=1)
+        rates.append((scipy.stats.false_discovery_control(drawn, axis=1, method="by") < LEVEL).mean(1))
     return from_moments(value, float(np.std(rates)) * np.sqrt(count - 1), count).within((0, 1))
 
 

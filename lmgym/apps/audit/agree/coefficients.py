@@ -162,7 +162,7 @@ def _alpha(counts: Floats, of: Levels) -> float | None:
 def mean_of_pairs(ratings: Ratings, least: int, most: int, groups: int) -> tuple[Estimate, int, int]:
     """(the mean of Cohen's kappas of two raters, pairs of raters in it, pairs that share `least` rows).
 
-    Of more pairs than `most` those that share most rows; two who always say one and the same thing have no kappa.
+    Of more pairs than `most` so many are drawn at random; two who always say one and the same thing have no kappa.
     """
     pairs, shared = _pairs(ratings, least, most)
 
@@ -186,7 +186,7 @@ def mean_of_pairs(ratings: Ratings, least: int, most: int, groups: int) -> tuple
 
 
 def _pairs(ratings: Ratings, least: int, most: int) -> tuple[list[tuple[Codes, Codes, Codes]], int]:
-    """([(rows, levels of the one rater, of the other)] of the pairs that share most rows, all that share `least`)."""
+    """([(rows, levels of the one rater, of the other)] of at most so many pairs, the number with `least` rows)."""
     raters = np.nonzero(np.bincount(ratings.raters) >= least)[0]
     level = np.full((len(raters), len(ratings.units)), -1)
     for place, rater in enumerate(raters):
@@ -195,7 +195,7 @@ def _pairs(ratings: Ratings, least: int, most: int) -> tuple[list[tuple[Codes, C
     there = (level >= 0).astype(np.float32)
     shared = np.triu(there @ there.T, 1)
     first, second = np.nonzero(shared >= least)
-    order = np.argsort(-shared[first, second], kind="stable")[:most]
+    order = np.sort(np.random.default_rng(0).permutation(len(first))[:most])
     found = []
     for a, b in zip(first[order], second[order], strict=True):
         rows = np.nonzero((level[a] >= 0) & (level[b] >= 0))[0]

@@ -29,6 +29,11 @@ class Levels:
         """True of more than two levels with an order, in which some disagreements are larger than others."""
         return self.are_ordered and len(self.names) > 2
 
+    @property
+    def middle(self) -> str:
+        """What stands for the raters of a row."""
+        return "median" if self.are_grades else "majority"
+
     def place(self, value: Any) -> int | None:
         """The place of a label among the levels, from 0; None for another one."""
         if self.are_numbers:
