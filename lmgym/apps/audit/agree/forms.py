@@ -172,3 +172,10 @@ def _votes_of_cell(fields: Fields, name: str, form: VoteForm, sides: Sequence[st
     if len(raters) != number:
         raise RowError(form.rater, f"{len(raters):,} raters for {number:,} votes; needed: as many", NO_VALUE)
     return [Vote(str(raters[vote.place]), vote.value) for vote in votes]
+
+
+def places_in(fields: Fields, form: VoteForm) -> int | None:
+    """How many votes a row's cell has a place for; None for an object, in which votes have no places."""
+    cell = fields.get(form.votes[0])
+    is_object = isinstance(cell, dict) or (isinstance(cell, str) and cell.strip().startswith("{"))
+    return None if form.kind != "a cell" or is_object else len(cells_in(cell))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lmgym.apps.audit.agree.forms import Named, VoteForm, find_form, flattened, votes_of
+from lmgym.apps.audit.agree.forms import Named, VoteForm, find_form, flattened, places_in, votes_of
 from lmgym.apps.audit.agree.levels import VERDICTS, Levels, levels_of
 from lmgym.config import ColumnConfig
 from lmgym.data.asked import Fields, asked, is_blank
@@ -23,7 +23,7 @@ from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import NO_REPLY, Rejection, RowError, tally
 from lmgym.data.rows import prompt_key, read_rows
 from lmgym.data.verdicts import side_of, sides_of, word_of
-from lmgym.data.votes import is_missing, is_unsure
+from lmgym.data.votes import Vote, is_missing, is_unsure
 from lmgym.errors import InputError, listed, shown, shown_path
 from lmgym.text import Conversation, as_reply, words_of
 
@@ -99,8 +99,10 @@ class _Found:
     """A row of the file: its texts, and the votes as they stand there."""
 
     record: Record
-    votes: list[tuple[str, Any]]
-    """(rater, what was said); of two replies 1, .5 or 0, or words that say nothing of the kind"""
+    votes: list[Vote]
+    """of two replies 1, .5 or 0, or words that say nothing of the kind"""
+    places: int | None
+    """of votes in a list, with those that are missing; None where it has no list"""
     unit: str
 
 
@@ -190,7 +192,7 @@ def _keys(labels: Sequence[Record], rows: Sequence[Record], named: str) -> tuple
         values = [str(value) for one in labels if isinstance(value := one.fields.get(own), str | int)]
         for theirs, known in ids.items():
             best = max(best, (sum(value in known for value in values), own == theirs, own, theirs))
-    return best[2:]
+    return best[2:] if best[0] else ("", "")
 
 
 def _found(record: Record, form: VoteForm, are_pairs: bool, reading: Reading) -> _Found:
@@ -199,19 +201,18 @@ def _found(record: Record, form: VoteForm, are_pairs: bool, reading: Reading) ->
     unit = str(fields[reading.unit]) if reading.unit and not is_missing(fields.get(reading.unit)) else ""
     left = {name: value for name, value in fields.items() if name not in {*form.columns, reading.unit, reading.item}}
     if not are_pairs:
-        votes = [(vote.rater, vote.value) for vote in votes_of(fields, form, None)]
-        return _Found(replace(record, fields=left), votes, unit)
+        return _Found(replace(record, fields=left), votes_of(fields, form, None), places_in(fields, form), unit)
     sides = _sides(fields, columns)
     if sides is None:
         raise RowError("(row)", "no two replies", NO_REPLY)
-    votes = [(vote.rater, _side(vote.value, sides, fields, columns)) for vote in votes_of(fields, form, sides)]
+    votes = [replace(vote, value=_side(vote.value, sides, fields, columns)) for vote in votes_of(fields, form, sides)]
     told = {name: value for name, value in left.items() if name not in sides}
     if columns.prompt_column is None:
         question = asked(told)
         used = {*question.names.values(), *question.also}
         told = {name: value for name, value in told.items() if name not in used} | question.fields
     pair = {"chosen": fields[sides[0]], "rejected": fields[sides[1]]}
-    return _Found(replace(record, fields=told | pair), votes, unit)
+    return _Found(replace(record, fields=told | pair), votes, places_in(fields, form), unit)
 
 
 def _sides(fields: Fields, columns: ColumnConfig) -> tuple[str, str] | None:
@@ -264,9 +265,9 @@ def _labels(
     found: Sequence[tuple[Row, _Found]], are_pairs: bool, reading: Reading, form: VoteForm, left_out: Counter[str]
 ) -> Labels:
     """The votes on each row, of which one that the file has several times is one."""
-    said = [value for _, one in found for _, value in one.votes if not is_unsure(value)]
+    said = [vote.value for _, one in found for vote in one.votes if not is_unsure(vote.value)]
     levels = VERDICTS if are_pairs else levels_of(said, reading.levels)
-    name_of = _names(found, form)
+    name_of = _names([one for _, one in found])
     rows: dict[Any, int] = {}
     labels = Labels(are_pairs, levels, [], [], [], left_out, name_of is not None, reading.unit or "prompt")
     seen: set[tuple[int, str]] = set()
@@ -276,10 +277,10 @@ def _labels(
         if number == len(labels.rows):
             labels.rows.append(replace(row, unit=one.unit or row.unit))
         is_swapped = labels.rows[number].replies != row.replies
-        for place, (rater, value) in enumerate(one.votes):
-            if (level := _level(value, levels, are_pairs, left_out)) is None:
+        for vote in one.votes:
+            if (level := _level(vote.value, levels, are_pairs, left_out)) is None:
                 continue
-            name = name_of(rater, place) if name_of else f"{len(labels.ratings)}"
+            name = name_of(vote) if name_of else f"{len(labels.ratings)}"
             if (number, name) in seen:
                 left_out[AGAIN] += 1
                 continue
@@ -289,15 +290,15 @@ def _labels(
     return labels
 
 
-def _names(found: Sequence[tuple[Row, _Found]], form: VoteForm) -> Callable[[str, int], str] | None:
-    """The name of a rater from what a vote has and its place in its row; None where votes cannot be told apart.
+def _names(found: Sequence[_Found]) -> Callable[[Vote], str] | None:
+    """The name of a vote's rater, or of its place in a list; None where votes cannot be told apart.
 
-    Places are raters where all rows have as many votes.
+    Places are raters where all rows have a list of one length.
     """
-    if all(rater for _, one in found for rater, _ in one.votes):
-        return lambda rater, place: rater
-    numbers = {len(one.votes) for _, one in found if one.votes}
-    return (lambda rater, place: rater or f"vote {place + 1}") if len(numbers) == 1 else None
+    if all(vote.rater for one in found for vote in one.votes):
+        return lambda vote: vote.rater
+    places = {one.places for one in found if one.votes}
+    return (lambda vote: f"vote {vote.place + 1}") if len(places) == 1 and None not in places else None
 
 
 def _level(value: Any, levels: Levels, are_pairs: bool, left_out: Counter[str]) -> int | None:
