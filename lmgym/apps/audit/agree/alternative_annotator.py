@@ -116,6 +116,8 @@ def alternative_annotator(ratings: Ratings, judge: Codes, epsilon: float) -> Alt
     )
     weights = 1 / rows_of[ratings.raters[kept]]
     advantage = crossed_mean(judges[kept], units[kept], ratings.raters[kept], weights).estimate.within((0, 1))
+    if advantage.low is None and len(tested) >= LEAST_RATERS and advantage.value in (0.0, 1.0):
+        advantage = share(np.full(len(tested), advantage.value))  # Wilson's over raters, where all are equal
     return AlternativeAnnotator(epsilon, raters, left_out, _winning_rate(sums, raters, epsilon), advantage)
 
 

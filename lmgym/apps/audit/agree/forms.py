@@ -99,11 +99,12 @@ def find_form(rows: Sequence[Fields], named: Named, are_pairs: bool) -> VoteForm
         return VoteForm("columns", named.raters)
     texts = set().union(*(sides_of(fields, True) or () for fields in rows[:100])) if are_pairs else set()
     who = [named.rater] if named.rater else [name for name in columns if names_rater(name)]
-    several = [] if named.vote else [name for name in columns if _is_one_raters(name, are_pairs) and name not in texts]
-    if len(several) > 1:
-        return VoteForm("columns", tuple(several))
-    vote = named.vote or _vote_column(rows, [name for name in columns if name not in {*texts, *who}], are_pairs)
     of_row = next((name for name in who if not _holds_lists(rows, name)), "")
+    several = [] if named.vote else [name for name in columns if _is_one_raters(name, are_pairs) and name not in texts]
+    by_name = [name for name in several if _has_word(name, RATERS)]
+    if len(by_name) > 1 or (len(several) > 1 and not of_row) or (several == by_name != [] and not of_row):
+        return VoteForm("columns", tuple(by_name if of_row else several))
+    vote = named.vote or _vote_column(rows, [name for name in columns if name not in {*texts, *who}], are_pairs)
     of_list = next((name for name in who if _holds_lists(rows, name)), "")
     if of_row and not _holds_lists(rows, vote):
         return VoteForm("a rating a row", (vote,), of_row)
@@ -113,11 +114,14 @@ def find_form(rows: Sequence[Fields], named: Named, are_pairs: bool) -> VoteForm
 def _is_one_raters(column: str, are_pairs: bool) -> bool:
     """True of rater_1 and annotator_alice, of vote_alice where verdicts are read so, and of label_2."""
     words = words_of(column)
-    stems = {word.rstrip("s") for word in words}
     if names_rater(column) or len(words) < 2:
         return False
     is_numbered = words[-1].isdigit() and is_verdict_name(column)
-    return bool(stems & RATERS) or is_numbered or (are_pairs and bool(VERDICTS & {*words}))
+    return _has_word(column, RATERS) or is_numbered or (are_pairs and bool(VERDICTS & {*words}))
+
+
+def _has_word(column: str, of: set[str]) -> bool:
+    return bool({word.rstrip("s") for word in words_of(column)} & of)
 
 
 def _vote_column(rows: Sequence[Fields], columns: Sequence[str], are_pairs: bool) -> str:
