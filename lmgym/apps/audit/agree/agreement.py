@@ -333,7 +333,7 @@ def content(
         "rows": len(labels.rows),
         "raters": len(labels.raters) if labels.has_raters else None,
         "votes": dict(zip(names, every.tolist(), strict=True)),
-        "left_out": dict(labels.left_out.most_common()),
+        "left_out": labels.reasons,
         "scores_become_verdicts": judged.how,
         "verdicts": {name: int((judged.levels == place).sum()) for place, name in enumerate(names)},
         "without_verdict": dict(judged.failed.most_common()),

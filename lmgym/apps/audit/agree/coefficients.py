@@ -16,6 +16,7 @@ from lmgym.errors import InputError
 from lmgym.statistics import NOTHING, Estimate, Floats, jackknife, share
 
 GROUPS = 400  # of prompts that are left out together
+MOST_RATERS = 2000  # of whom all pairs are looked at
 INSTALL = "pip install 'lmgym[agree]'"
 BOUNDS = (-1.0, 1.0)
 UNDEFINED = "all are equal: a coefficient needs two values"
@@ -188,6 +189,8 @@ def mean_of_pairs(ratings: Ratings, least: int, most: int, groups: int) -> tuple
 def _pairs(ratings: Ratings, least: int, most: int) -> tuple[list[tuple[Codes, Codes, Codes]], int]:
     """([(rows, levels of the one rater, of the other)] of at most so many pairs, the number with `least` rows)."""
     raters = np.nonzero(np.bincount(ratings.raters) >= least)[0]
+    if len(raters) > MOST_RATERS:
+        raters = np.sort(np.random.default_rng(0).permutation(raters)[:MOST_RATERS])
     level = np.full((len(raters), len(ratings.units)), -1)
     for place, rater in enumerate(raters):
         own = ratings.raters == rater

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.audit.agree.forms import Named, VoteForm, find_form, flattened, places_in, votes_of
-from lmgym.apps.audit.agree.levels import VERDICTS, Levels, levels_of
+from lmgym.apps.audit.agree.levels import FEW, VERDICTS, Levels, levels_of
 from lmgym.config import ColumnConfig
 from lmgym.data.asked import Fields, asked, is_blank
 from lmgym.data.pairs import WANTED as PAIRS
@@ -22,12 +22,14 @@ from lmgym.data.reading import Wanted, interpret
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import NO_REPLY, Rejection, RowError, tally
 from lmgym.data.rows import prompt_key, read_rows
+from lmgym.data.verdicts import NEEDED as VERDICTS_NEEDED
 from lmgym.data.verdicts import side_of, sides_of, word_of
 from lmgym.data.votes import Vote, is_missing, is_unsure
 from lmgym.errors import InputError, listed, shown, shown_path
 from lmgym.text import Conversation, as_reply, words_of
 
 UNSURE, MISSING_ROW, AGAIN = "cannot say", "of rows that are not there", "second ones of a rater on a row"
+UNREADABLE = "that name no level"
 NEEDED = (
     "two replies, such as answer_a and answer_b, or chosen and rejected; or one, as prompt and completion, messages, "
     "or input_text and output_text; or --rows with a file that has them"
@@ -87,6 +89,14 @@ class Labels:
     """True if votes have raters, by name or by place"""
     unit: str
     """what is independent: a prompt, or the column that --unit_column names"""
+    unreadable: str = ""
+    """the first vote that names no level"""
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Votes that are not used by reason, the most frequent first."""
+        more = {UNREADABLE: f"{UNREADABLE}, such as {self.unreadable}"}
+        return {more.get(reason, reason): count for reason, count in self.left_out.most_common()}
 
     @property
     def raters(self) -> list[str]:
@@ -129,15 +139,17 @@ def read_labels(source: str, reading: Reading) -> Labels:
     votes = {_place(one.record): one for one in found}
     grouped = [(row, votes[place]) for place, row in texts.items()]
     labels = _labels(grouped, are_pairs, reading, form, left_out)
-    labels.notes[:] = [f"{Path(source).name}: {form.words}", *notes]
+    labels.notes[:] = [f"{Path(source).name}: {form.words}", *notes, *labels.notes]
     if rejected := [*rejections, *refused]:
         labels.notes.append(f"{tally(rejected, len(records)).line}; the first: {rejected[0]}")
-    if not labels.ratings:
+    if not labels.ratings or left_out[UNREADABLE] > max(1, FEW * (len(labels.ratings) + left_out[UNREADABLE])):
         why = f"; the first row that is not read: {rejected[0]}" if rejected else ""
-        counted = "; ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-        raise InputError(
-            f"{shown_path(source)} has no votes to compare with ({counted or 'no row has any'}){why}; needed: {NEEDED}"
-        )
+        counted = "; ".join(f"{count:,} {reason}" for reason, count in labels.reasons.items())
+        what = f"{len(labels.ratings):,} votes that can be read" if labels.ratings else "no votes to compare with"
+        needed = f"needed: {NEEDED}"
+        if labels.unreadable:
+            needed = VERDICTS_NEEDED if are_pairs else "needed: numbers, or --levels with all labels in their order"
+        raise InputError(f"{shown_path(source)} has {what} ({counted or 'no row has any'}){why}; {needed}")
     return labels
 
 
@@ -212,7 +224,8 @@ def _found(record: Record, form: VoteForm, are_pairs: bool, reading: Reading) ->
         used = {*question.names.values(), *question.also}
         told = {name: value for name, value in told.items() if name not in used} | question.fields
     pair = {"chosen": fields[sides[0]], "rejected": fields[sides[1]]}
-    return _Found(replace(record, fields=told | pair), votes, places_in(fields, form), unit)
+    names = dict(zip(pair, sides, strict=True))
+    return _Found(replace(record, fields=told | pair, names=names), votes, places_in(fields, form), unit)
 
 
 def _sides(fields: Fields, columns: ColumnConfig) -> tuple[str, str] | None:
@@ -278,7 +291,7 @@ def _labels(
             labels.rows.append(replace(row, unit=one.unit or row.unit))
         is_swapped = labels.rows[number].replies != row.replies
         for vote in one.votes:
-            if (level := _level(vote.value, levels, are_pairs, left_out)) is None:
+            if (level := _level(vote.value, labels)) is None:
                 continue
             name = name_of(vote) if name_of else f"{len(labels.ratings)}"
             if (number, name) in seen:
@@ -287,7 +300,7 @@ def _labels(
             seen.add((number, name))
             shown_first = None if not are_pairs or level == 1 else level == 0
             labels.ratings.append(Rating(number, name, 2 - level if is_swapped else level, shown_first))
-    return labels
+    return _without_unrated(labels)
 
 
 def _names(found: Sequence[_Found]) -> Callable[[Vote], str] | None:
@@ -301,9 +314,23 @@ def _names(found: Sequence[_Found]) -> Callable[[Vote], str] | None:
     return (lambda vote: f"vote {vote.place + 1}") if len(places) == 1 and None not in places else None
 
 
-def _level(value: Any, levels: Levels, are_pairs: bool, left_out: Counter[str]) -> int | None:
-    if are_pairs and isinstance(value, float) and value in (1.0, 0.5, 0.0):
+def _level(value: Any, labels: Labels) -> int | None:
+    """The level of a vote; None of one that is none, which is counted."""
+    if labels.are_pairs and isinstance(value, float) and value in (1.0, 0.5, 0.0):
         return int(2 - 2 * value)
-    if (place := None if are_pairs else levels.place(value)) is None:
-        left_out[UNSURE if is_unsure(value) else f"that name no level, such as {shown(value, 40)}"] += 1
+    if (place := None if labels.are_pairs else labels.levels.place(value)) is None:
+        labels.left_out[UNSURE if is_unsure(value) else UNREADABLE] += 1
+        if not is_unsure(value):
+            labels.unreadable = labels.unreadable or shown(value, 40)
     return place
+
+
+def _without_unrated(labels: Labels) -> Labels:
+    """The labels without rows on which nobody has voted: nothing is asked about them."""
+    rated = sorted({rating.row for rating in labels.ratings})
+    if unrated := len(labels.rows) - len(rated):
+        labels.notes.append(f"{unrated:,} rows without a vote are not judged")
+    number = {row: place for place, row in enumerate(rated)}
+    labels.rows = [labels.rows[row] for row in rated]
+    labels.ratings = [replace(rating, row=number[rating.row]) for rating in labels.ratings]
+    return labels

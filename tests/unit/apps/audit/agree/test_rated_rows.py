@@ -132,10 +132,23 @@ def test_what_is_no_vote_is_counted_with_its_reason() -> None:
     rows = [
         pair(0, rater_1="a", rater_2="cannot say", rater_3=None),
         pair(1, rater_1="Can't tell", rater_2="purple", rater_3="b"),
+        pair(2, rater_1=None, rater_2="?", rater_3=""),
     ]
     labels = read_labels(write(rows), Reading())
     assert said(labels) == {"Yes 0.": {"rater_1": "first"}, "Yes 1.": {"rater_3": "second"}}
-    assert labels.left_out == {"cannot say": 2, "that name no level, such as 'purple'": 1}
+    assert labels.reasons == {"cannot say": 3, "that name no level, such as 'purple'": 1}
+    assert labels.notes[-1] == "1 rows without a vote are not judged"
+
+
+def test_votes_of_which_many_name_no_level_are_refused_since_the_others_may_mean_something_else() -> None:
+    rows = [
+        {"prompt": f"q{i}", "response_1": f"a{i}", "response_2": f"b{i}", "rater": "kim", "preference": 1 + i % 5}
+        for i in range(10)
+    ]
+    with pytest.raises(
+        InputError, match=r"4 votes that can be read \(6 that name no level, such as 3\); .*--first_wins"
+    ):
+        read_labels(write(rows), Reading())
 
 
 def test_training_reads_the_votes_beside_one_who_cannot_say() -> None:
