@@ -102,6 +102,7 @@ def find_form(rows: Sequence[Fields], named: Named, are_pairs: bool) -> VoteForm
     of_row = next((name for name in who if not _holds_lists(rows, name)), "")
     several = [] if named.vote else [name for name in columns if _is_one_raters(name, are_pairs) and name not in texts]
     by_name = [name for name in several if _has_word(name, RATERS)]
+    several = [name for name in several if name in by_name or not _holds_lists(rows, name)]
     if len(by_name) > 1 or (len(several) > 1 and not of_row) or (several == by_name != [] and not of_row):
         return VoteForm("columns", tuple(by_name if of_row else several))
     vote = named.vote or _vote_column(rows, [name for name in columns if name not in {*texts, *who}], are_pairs)

@@ -127,6 +127,9 @@ def read_labels(source: str, reading: Reading) -> Labels:
     if reading.rows:
         records = _joined(source, records, reading, notes, left_out)
     good = [one.fields for one in records if not one.fault]
+    if not good:
+        _, unread = read_rows(records, lambda record: record)
+        raise InputError(f"{shown_path(source)} has no row that can be read; the first: {unread[0]}")
     are_pairs = sum(_sides(fields, reading.columns) is not None for fields in good) > len(good) / 2
     form = find_form(good, reading.named, are_pairs)
     for name in filter(None, [reading.unit]):

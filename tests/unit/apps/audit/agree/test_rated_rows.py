@@ -246,6 +246,11 @@ def test_columns_of_criteria_are_not_taken_for_raters() -> None:
     ("rows", "message"),
     [
         ([], "is empty"),
+        (["no object"], "has no row that can be read; the first: labels.jsonl, line 1"),
+        (
+            [pair(0, **{"preference.responses": ["answer_a"], "preference.responses.users": ["u1"]})],
+            "the columns preference.responses, preference.responses.users may all be votes",
+        ),
         ([{"prompt": "Hi", "answer_a": "a1", "answer_b": "b1"}], "no column is called as votes or grades are"),
         (
             [pair(0, winner="purple", rater="kim")],
