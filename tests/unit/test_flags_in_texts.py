@@ -14,6 +14,7 @@ from flag_words import (
     reached,
 )
 
+from lmgym.apps.audit.agree.agree_command import AgreeConfig
 from lmgym.apps.audit.attack_command import AttackConfig
 from lmgym.apps.audit.audit_command import AuditConfig
 from lmgym.apps.debate.audit.command import AuditConfig as JudgeAuditConfig
@@ -58,7 +59,7 @@ def test_a_message_of_a_stage_names_flags_of_that_stage(stage: str) -> None:
 
 def test_every_flag_in_a_text_is_of_some_command() -> None:
     of_debates = [import_file(path, "needed").CONFIG for path in tournaments().values()]
-    configs = [AuditConfig(), AttackConfig(), JudgeAuditConfig(), *of_debates]
+    configs = [AgreeConfig(), AuditConfig(), AttackConfig(), JudgeAuditConfig(), *of_debates]
     known = {name for config in configs for name in flag_types(config)}.union(*map(flags_of_stage, STAGES), OF_OTHERS)
     known |= (
         {name for command in (data, playpen, clem) for name in flags_of_commands(command)}
