@@ -4,13 +4,12 @@ import os
 import re
 
 import gymnasium as gym
+import wandb
 from llamagym import Agent
 from peft import LoraConfig
 from tqdm import trange
 from transformers import AutoTokenizer
 from trl import AutoModelForCausalLMWithValueHead
-
-import wandb
 
 
 class BlackjackAgent(Agent):

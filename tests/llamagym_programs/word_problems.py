@@ -8,6 +8,7 @@ import os
 import random
 
 import gymnasium as gym
+import wandb
 from gymnasium.spaces import Dict, Text
 from llamagym import Agent
 from openai import OpenAI
@@ -15,8 +16,6 @@ from peft import LoraConfig
 from tqdm import trange
 from transformers import AutoTokenizer
 from trl import AutoModelForCausalLMWithValueHead
-
-import wandb
 
 PROBLEMS = [("What is 2 and 3?", "5"), ("What is 4 and 4?", "8")]
 VERDICTS = {"hot": 100, "warmer": 50, "same": 0, "colder": -50, "cold": -100}
