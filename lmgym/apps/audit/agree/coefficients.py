@@ -7,6 +7,7 @@ is the jackknife's: a coefficient is computed anew without each prompt, of many 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +157,7 @@ def _alpha(counts: Floats, of: Levels) -> float | None:
 
     if not len(counts) or (counts.sum(0) > 0).sum() < 2:
         return None
-    level = "ordinal" if of.are_grades else "nominal"
+    level: Literal["ordinal", "nominal"] = "ordinal" if of.are_grades else "nominal"
     return float(krippendorff.alpha(value_counts=counts, value_domain=of.values, level_of_measurement=level))
 
 
