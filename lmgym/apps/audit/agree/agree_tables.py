@@ -118,7 +118,7 @@ def split_rows(found: Agreement) -> list[tuple[str, ...]]:
 
 def rater_columns(labels: Labels) -> tuple[str, ...]:
     """The heads of `rater_rows`."""
-    return ("rater", "votes", *(("shown first wins, %",) if labels.are_pairs else ()), "kappa with the judge")
+    return ("rater", "votes", *(("first reply wins, %",) if labels.are_pairs else ()), "kappa with the judge")
 
 
 def rater_rows(raters: Sequence[RaterFigures], labels: Labels, most: int) -> list[tuple[str, ...]]:

@@ -67,7 +67,7 @@ class RaterFigures:
     name: str
     votes: int
     first: float | None
-    """share of the votes for one of two replies that are for the one that was shown first"""
+    """share of the votes for one of two replies that are for the first in the row, whichever a rater was shown first"""
     kappa: Estimate
     """with the judge"""
     always: str
@@ -253,7 +253,7 @@ def _always(said: Codes, first: list[bool] | None, every: Codes, labels: Labels)
     if len(said) < LEAST_SAME:
         return ""
     if labels.are_pairs and first and len(first) == len(said) and len(set(first)) == 1:
-        return "the reply that is shown first" if first[0] else "the reply that is shown second"
+        return "the first reply of a row" if first[0] else "the second reply of a row"
     if len(set(said.tolist())) > 1:
         return ""
     others = every - np.bincount(said, minlength=len(every))

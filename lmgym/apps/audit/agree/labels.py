@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rating:
-    """A vote on a row, as a level; of two replies, whether the one that was shown first won (None: a tie)."""
+    """A vote on a row, as a level; of two replies, whether the first in the row won (None: a tie)."""
 
     row: int
     rater: str

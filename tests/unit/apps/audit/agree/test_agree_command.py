@@ -201,7 +201,7 @@ def test_a_judge_that_says_one_thing_and_raters_who_do_are_named() -> None:
     rows = [row | {"rater_9": "a"} for row in pairs(40)]
     results = agreed(write(rows), judge="judges.py:constant")
     assert "The judge says tie of every row: agreement beyond chance is 0" in results["notes"]
-    assert any("rater_9: the reply that is shown first, 40 times" in note for note in results["notes"])
+    assert any("rater_9: the first reply of a row, 40 times" in note for note in results["notes"])
     first = {rater["name"]: rater["first"] for rater in results["by_rater"]}
     assert first["rater_9"] == 1
     assert 0.2 < first["rater_0"] < 0.8
