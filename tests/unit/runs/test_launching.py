@@ -200,7 +200,7 @@ def test_every_form_has_an_experiment_of_its_stage_and_every_other_name_a_form()
     [
         (
             "train grpoo",
-            "No such command 'grpoo'; did you mean grpo? available: dpo, grpo, kto, ppo, preference, reward, ",
+            "No such command 'grpoo'; did you mean grpo? available: dpo, grpo, judge, kto, ppo, preference, reward, ",
         ),
         ("train orpo", "No such command 'orpo'; needed: lmgym train dpo --loss orpo"),
         ("train rm pairs.jsonl", "No such command 'rm'; needed: lmgym train reward"),
