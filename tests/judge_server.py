@@ -144,7 +144,7 @@ def fenced(prompt: str, what: str) -> str:
 class RuleModel:
     """A judge's model without a server: P of A is a function of both replies; None is no verdict."""
 
-    identity, continues, tokens, reasons, limits = "tests", False, 16, False, None
+    identity, continues, tokens, reasons, limits, by_batch = "tests", False, 16, False, None, False
 
     def __init__(self, rule: Callable[[str, str], float | None]) -> None:
         self.rule, self.usage, self.asked = rule, Usage(), 0

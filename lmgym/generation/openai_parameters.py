@@ -1,4 +1,4 @@
-"""What a server with OpenAI's interface takes of a request: found out by what it refuses, once, and remembered.
+"""The parameters that a server with OpenAI's interface takes: found out by what it refuses, once, and remembered.
 
 Newer models of OpenAI take `max_completion_tokens` in place of `max_tokens`, and no temperature but their own. What
 makes no difference is left out; a greedy reply that cannot be had is sampled, and that is said.

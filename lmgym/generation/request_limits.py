@@ -1,4 +1,4 @@
-"""How fast and for how much a server is asked: requests at a time, waits that it asks for, a cost it does not exceed.
+"""Limits of the requests to a server: how many at a time, the waits that it asks for, a cost that is not exceeded.
 
 Design decisions:
 - A server that says "too many requests" is asked less: the requests at a time halve, once for all that were under way,
@@ -21,7 +21,7 @@ from lmgym.errors import ServerError
 
 PATIENCE = 900.0  # seconds
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds, where the server names none: doubled at each refusal in a row
-STEPS = 20  # of the event loop, from an answer to whoever asked
+STEPS = 20  # of the event loop, from an answer to its caller
 BYTES = 64  # of a request that no message shows: roles and the template's marks
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # in the words of OpenAI ("try again in 1.2s") and of Google ("retryDelay": "20s")
@@ -45,7 +45,7 @@ class CostReached(ServerError):
 
 @dataclass
 class Spending:
-    """What requests cost, in the currency of the prices."""
+    """The cost of requests, in the currency of the prices."""
 
     prices: tuple[float, float]
     """of a million tokens read, and of a million written"""

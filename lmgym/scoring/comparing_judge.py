@@ -18,7 +18,7 @@ import numpy as np
 from lmgym.errors import InputError, shown
 from lmgym.scoring.judge_prompts import NAMES, Criterion, Shown, comparing_prompt
 from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE, no_verdict
-from lmgym.scoring.strengths import Pair, bradley_terry, comparisons_of, next_pairs, rounds_of
+from lmgym.scoring.strengths import ROUND_ROBIN, Pair, bradley_terry, comparisons_of, next_pairs, rounds_of
 from lmgym.scoring.verdicts import Verdicts
 from lmgym.text import Conversation, Reply, words_of
 
@@ -84,7 +84,16 @@ class ComparingJudge:
         return len(self._cut)
 
     def announce(self, conversations: Sequence[Conversation], groups: Sequence[Sequence[Reply]]) -> None:
-        """Says what the comparisons within all groups may cost at most."""
+        """Says what the comparisons within all groups may cost at most.
+
+        Raises InputError for a batch of Swiss rounds, of which each depends on the ones before.
+        """
+        most = max((len({*map(words_of, group)}) for group in groups), default=0)
+        if self.verdicts.model.by_batch and most > ROUND_ROBIN:
+            raise InputError(
+                f"--batch with {most:,} replies to a prompt, which meet in rounds that depend on the ones before; "
+                f"needed: at most {ROUND_ROBIN} replies, or no --batch"
+            )
         asked = []
         for conversation, group in zip(conversations, groups, strict=True):
             distinct = sorted({words_of(reply): reply for reply in group}.values(), key=lambda one: -len(words_of(one)))
@@ -202,14 +211,14 @@ class Table:
         return self.replies[self.words[number]]
 
     def next_round(self) -> list[Pair]:
-        """Who meets whom next; nobody at the end."""
+        """The pairs that meet next; none at the end."""
         if not self.rounds:
             return []
         self.rounds -= 1
         return next_pairs(bradley_terry(len(self.words), self.won).tolist(), self.met)
 
     def add(self, pair: Pair, comparison: Comparison | None) -> None:
-        """What came of two replies' meeting; None without a verdict."""
+        """Keeps the comparison of a pair; None without a verdict."""
         self.met.add(pair)
         if comparison:
             self.won[pair] = comparison.p

@@ -1,4 +1,4 @@
-"""What a judge's questions may cost at most, said before the first, and about how much, said after some of them."""
+"""Bounds and estimates of a judge's cost: the most before the first question, about how much after some answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -20,12 +20,12 @@ from lmgym.errors import InputError, TooLong, shown
 from lmgym.generation.batches import refuse_batches
 from lmgym.generation.model_server import Usage
 from lmgym.generation.model_specs import KEYS, ModelSpec, load_generator, read_model_spec
-from lmgym.generation.openai_server import MOST_LOGPROBS, ServedGenerator, list_models
+from lmgym.generation.openai_server import CONCURRENCY, MOST_LOGPROBS, ServedGenerator, list_models
 from lmgym.generation.protocol import Completion, LikelyTokens, Sampling
-from lmgym.generation.request_limits import RequestLimits, Spending
+from lmgym.generation.request_limits import PATIENCE, RequestLimits, Spending
 from lmgym.runs.files import read_json
 from lmgym.scoring.judge_prompts import OPENING
-from lmgym.scoring.judge_settings import CONCURRENCY, JUDGE_FILE, PRICES_DATE, JudgeConfig, known_prices, read_prices
+from lmgym.scoring.judge_settings import JUDGE_FILE, PRICES_DATE, JudgeConfig, known_prices, read_prices
 from lmgym.scoring.label_probabilities import WORD, Reading, read_further, read_likely, read_reply
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 
@@ -273,7 +273,8 @@ def load_judge_model(text: str, config: JudgeConfig | None = None) -> JudgeModel
         refuse_batches(spec.kind)
     if not spec.served:
         return _local_judge(text, config)
-    limits = RequestLimits(config.concurrency or CONCURRENCY, config.patience)
+    patience = PATIENCE if config.patience is None else config.patience
+    limits = RequestLimits(config.concurrency or CONCURRENCY, patience)
     tokens = config.judge_tokens or THINKING_TOKENS
     load = partial(
         load_generator,
@@ -302,7 +303,8 @@ def load_judge_model(text: str, config: JudgeConfig | None = None) -> JudgeModel
             vllm=True,
             continues=True,
         )
-    return ServedModel(generator, identity, tokens, reasons, further, config.batch)
+    most = NEXT.max_new_tokens if further else tokens
+    return ServedModel(generator, identity, most, reasons, further, config.batch)
 
 
 def _local_judge(text: str, config: JudgeConfig) -> LocalModel:

@@ -1,4 +1,4 @@
-"""How a model that judges is asked: flags of every command that takes `judge:MODEL`, and keys of a rubric."""
+"""Settings of asking a model that judges: flags of the commands that take `judge:MODEL`, and keys of a rubric."""
 
 import re
 from dataclasses import dataclass, fields, replace
@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from lmgym.config import Range, check_ranges
 from lmgym.errors import MOST_SECONDS, MOST_TOGETHER, InputError, shown
 
-CONCURRENCY = 8
 JUDGE_FILE = "judge.json"
 """in the folder of a model that was trained as a judge: how it is asked"""
 NEEDED_PRICES = "two numbers, per million tokens read and written, such as 0.15,0.60"
@@ -32,7 +31,7 @@ PRICES = {
 
 @dataclass(frozen=True)
 class JudgeConfig:
-    """How a model that judges is asked."""
+    """Settings of asking a model that judges."""
 
     judge_tokens: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None
     """the judge gives its reasons first, in at most so many tokens with its verdict; none: it answers at once, and a
@@ -43,8 +42,9 @@ class JudgeConfig:
     """most requests to the judge's server at a time; none: 8, or as a rubric says"""
     batch: bool = False
     """all questions go to the batch interface of OpenAI or Anthropic, which is cheaper and may take a day"""
-    patience: Annotated[float, Range(0, MOST_SECONDS, hint="seconds")] = 900.0
-    """seconds without any answer for which a server that takes no more requests is waited for"""
+    patience: Annotated[float | None, Range(0, MOST_SECONDS, also=(None,), hint="seconds")] = None
+    """seconds without any answer for which a server that takes no more requests is waited for; none: 900, or as a
+    rubric says"""
     prices: str = ""
     """of a million tokens read, and written: 0.15,0.60; none: those of models whose prices are known"""
     max_cost: Annotated[float | None, Range(0, 1e9, above=True, also=(None,))] = None

@@ -27,7 +27,7 @@ def comparisons_of(count: int) -> int:
 
 
 def next_pairs(strengths: Sequence[float], met: Collection[Pair]) -> list[Pair]:
-    """Who meets whom in the next round, as (smaller number, larger number).
+    """The pairs of the next round, as (smaller number, larger number).
 
     Of more than ROUND_ROBIN the strongest that is left meets the next strongest that it has not met; of an odd number
     one has no match, the weakest of those with the most matches so far.

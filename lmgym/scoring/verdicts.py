@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
-from lmgym.errors import ServerError
+from lmgym.errors import InputError, ServerError
 from lmgym.scoring.judge_costs import CostEstimate
 from lmgym.scoring.judge_models import Each, JudgeModel
 from lmgym.scoring.label_probabilities import CUT, WITHHELD, Reading, added, read_written
@@ -36,7 +36,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """What the model thought, and wrote with its verdict; empty where it gave the verdict alone."""
+        """The model's thoughts, and what it wrote with its verdict; empty where it gave the verdict alone."""
         return "\n\n".join(filter(None, (self.thought, self.text if " " in self.text.strip() else "")))
 
     @property
@@ -136,6 +136,11 @@ class Verdicts:
         self, conversations: Sequence[Conversation], labels: Sequence[str], places: list[int], each: Each
     ) -> None:
         asked = [conversations[i] for i in places]
+        if self.model.by_batch and self.expected is None:
+            raise InputError(
+                "a batch takes all questions at once, and this command asks as it goes; needed: lmgym score, judge or "
+                "agree, or no --batch"
+            )
 
         def counted(number: int, reading: Reading) -> None:
             each(number, reading)

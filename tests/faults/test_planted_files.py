@@ -60,7 +60,7 @@ def base(tmp_path_factory) -> Path:
     write(root / "scorer/scorer/scorer.json", settings)
     write(root / "ensemble/scorer/ensemble.json", {"members": [str(root / "scorer/scorer")] * 2, "combine": "mean"})
     asking = {one.name: getattr(JudgeConfig(), one.name) for one in fields(JudgeConfig)}
-    asking |= {"concurrency": 4, "judge_tokens": 4, "max_cost": 1.0}
+    asking |= {"concurrency": 4, "judge_tokens": 4, "patience": 60.0, "max_cost": 1.0}
     whole = {one.name: getattr(Rubric(), one.name) for one in fields(Rubric) if one.name != "asking"} | asking
     rubric = whole | {"model": str(root / "policy/model"), "criteria": [vars(one) for one in ONE], "prices": [1, 2]}
     write(root / "rubric/rubric.yaml", rubric)

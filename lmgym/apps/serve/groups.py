@@ -58,9 +58,9 @@ class GroupRoom:
         return seats.job
 
     def missing(self, samples: Sequence[Sample]) -> str:
-        """What the groups of these replies still lack, in words; empty if they are whole."""
+        """The first group that a request's replies still wait for, in words; empty if there is none."""
         for (_, conversation, size), room in self.waiting.items():
-            if any(one is sample for seats, place in room for one in (seats.samples[place],) for sample in samples):
+            if any(seats.samples is samples for seats, _ in room):
                 asked = shown(conversation.turns[-1].text if conversation.turns else "", 60)
                 return f"{len(room)} of {size} replies to {asked} came"
         return ""

@@ -164,9 +164,8 @@ class Service:
         self, asking: Asking, reward: str, samples: Sequence[Sample], verdict: Verdict, watching: Mapping[str, Job]
     ) -> None:
         """Adds a request to its run, once the monitors have scored it."""
-        if len(verdict.opinions) + len(watching) < len(
-            self.paths.keys() - (self.rooms.keys() - verdict.opinions.keys())
-        ):
+        unheard = self.paths.keys() - verdict.opinions.keys() - watching.keys()
+        if unheard - self.rooms.keys():  # a judge that compares watches no request that does not ask it
             return
         try:
             found = {name: await asyncio.wrap_future(job.answer) for name, job in watching.items()}

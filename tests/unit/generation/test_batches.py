@@ -10,6 +10,7 @@ import pytest
 
 from lmgym.errors import InputError, ServerError
 from lmgym.generation import batches
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.judge_models import load_judge_model
 from lmgym.scoring.judge_settings import JudgeConfig
 from lmgym.scoring.llm_judge import GradingJudge
@@ -178,3 +179,19 @@ def test_a_batch_that_fails_or_costs_too_much_and_a_server_without_batches_are_r
     assert len(server.batches) == 1
     with pytest.raises(InputError, match="--batch with a model of local"):
         load_judge_model(str(tmp_path), JudgeConfig(batch=True))
+
+
+def test_a_command_that_asks_as_it_goes_refuses_a_batch_before_it_asks(server, tmp_path) -> None:
+    judge = judge_of(f"openai:{server.url}/v1#tiny", tmp_path)
+    before = server.direct
+    with pytest.raises(InputError, match="this command asks as it goes; needed: lmgym score, judge or agree"):
+        judge.score(ASKED, REPLIES)
+    assert server.direct == before
+
+
+def test_replies_that_meet_in_rounds_are_no_batch(server, tmp_path) -> None:
+    model = load_judge_model(f"openai:{server.url}/v1#tiny", JudgeConfig(batch=True))
+    judge = ComparingJudge(Verdicts(model, VerdictCache(tmp_path / "verdicts.sqlite")))
+    with pytest.raises(InputError, match="--batch with 7 replies to a prompt, which meet in rounds"):
+        judge.announce(ASKED[:1], [[f"reply {i}" for i in range(7)]])
+    assert not server.batches

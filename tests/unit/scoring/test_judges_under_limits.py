@@ -161,3 +161,14 @@ def test_a_limit_of_cost_needs_prices(serve, cache) -> None:
         JudgeConfig(prices="1")
     assert known_prices("gpt-4o-mini-2024-07-18") == known_prices("gpt-4o-mini") == (0.15, 0.6)
     assert known_prices("gpt-4o-mini-audio") is None
+
+
+def test_a_flag_that_is_given_overrules_a_rubric_even_with_the_usual_value() -> None:
+    rubric = JudgeConfig(patience=60.0, concurrency=2, judge_tokens=64)
+    assert JudgeConfig(patience=900.0).over(rubric) == JudgeConfig(patience=900.0, concurrency=2, judge_tokens=64)
+
+
+def test_the_bound_of_a_model_that_is_read_at_the_next_token_is_one_token_a_question(serve, cache, capsys) -> None:
+    judge = judge_of(serve(lambda *_: [{"7": 1.0}], vllm=True), cache)
+    judge.announce(ASKED, [[reply] for reply in REPLIES])
+    assert "tokens read and 40 written" in capsys.readouterr().err
