@@ -1,4 +1,4 @@
-"""What raters said in a cell: one verdict, several, with the raters or without, or that they cannot say."""
+"""Raters' votes in a cell: one verdict, several, with the raters or without, or that they cannot say."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
 
 @dataclass(frozen=True)
 class Vote:
-    """What was said in a cell of verdicts."""
+    """One vote in a cell of verdicts."""
 
     rater: str
     """empty where the cell names nobody"""

@@ -81,7 +81,7 @@ def failure(what: str, error: Exception) -> InputError:
 
 
 def _package_needed(error: Exception) -> str:
-    """What to install for a package that is not there."""
+    """The command that installs a package that is not there."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return f"; needed: pip install {distribution_of(module)}, or the folder that holds {module}" if module else ""
 

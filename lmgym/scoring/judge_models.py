@@ -344,7 +344,7 @@ def _tried(load: Callable[..., Any], spec: ModelSpec, config: JudgeConfig, token
 
 
 def _spending(config: JudgeConfig, model: str) -> Spending | None:
-    """What requests cost, as far as prices are given or known. Raises InputError for a limit without prices."""
+    """The cost of requests, as far as prices are given or known. Raises InputError for a limit without prices."""
     prices = read_prices(config.prices) if config.prices else None
     if prices is None and (prices := known_prices(model)):
         say(

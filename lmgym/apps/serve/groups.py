@@ -30,7 +30,7 @@ class Seats:
 
 
 class GroupRoom:
-    """Where the replies for one scorer wait. All calls come from the thread of the server's loop."""
+    """The replies for one scorer that wait for their groups. All calls come from the thread of the server's loop."""
 
     def __init__(self, submit: Callable[[Job], None]) -> None:
         self.submit = submit

@@ -69,7 +69,7 @@ class Undo(Asking):
 
 @dataclass(frozen=True)
 class Labelling:
-    """What is labelled, and where the labels go."""
+    """The rows to label, and the folder of the labels."""
 
     source: str
     """a file, a folder or a hub id, or several separated by commas"""
@@ -164,7 +164,7 @@ def make_label_app(record: LabelRecord, files: LabelFiles, question: str, metric
 
 
 def state_of(record: LabelRecord, name: str, question: str) -> dict[str, Any]:
-    """What the page of a rater may know: of a pair that is open neither its sides nor anybody's verdict."""
+    """The state of a rater's page: of a pair that is open neither its sides nor anybody's verdict."""
     key = key_of(name)
     with record.lock:
         rater, pair = record.raters.get(key), record.next_pair(key)

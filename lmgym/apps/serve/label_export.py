@@ -1,4 +1,4 @@
-"""What a folder of labels gives: rows with votes that every stage reads, and figures of its raters.
+"""The products of a folder of labels: rows with votes that every stage reads, and figures of its raters.
 
 A row of labels.jsonl has `rater_1`, `rater_2`, ...: the word that names a reply or `tie`, which are votes by
 lmgym/data/verdicts.py; `cannot say`, which is none; or null. A pair without a vote is no row.

@@ -1,4 +1,4 @@
-"""What raters said of pairs, in a folder that outlives its server: each verdict is on the disk before the page goes on.
+"""Raters' verdicts on pairs, in a folder that outlives its server: each is on the disk before the page goes on.
 
     FOLDER/labels.jsonl           rows for training, which lmgym/apps/serve/label_export.py writes
     FOLDER/record/pairs.jsonl     every pair that was ever served from this folder, with the places of its replies

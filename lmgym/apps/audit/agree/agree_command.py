@@ -68,7 +68,7 @@ class AgreeConfig:
 
     @property
     def reading(self) -> Reading:
-        """How LABELS are read."""
+        """Settings of reading LABELS."""
         named = Named(
             self.vote_column or self.columns.verdict_column or self.columns.label_column or "",
             self.rater_column or "",

@@ -48,7 +48,7 @@ def votes_line(labels: Labels, results: Mapping[str, Any]) -> str:
 
 
 def coverage_line(labels: Labels, judged: Judgements, found: Agreement) -> str:
-    """How many rows have a verdict, and why others have none."""
+    """The share of rows with a verdict, and the reasons of the others."""
     rows = len(labels.rows)
     missing = sum(judged.failed.values())
     coverage = found.coverage.times(100)

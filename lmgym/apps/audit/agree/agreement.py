@@ -127,7 +127,7 @@ def agreement(labels: Labels, judged: Judgements, epsilon: float) -> Agreement:
 
 
 def central_levels(counts: Floats, labels: Labels) -> Codes:
-    """What most raters say of each row, of grades the median; NO_VERDICT where two levels share that place."""
+    """The label that most raters give each row, of grades the median; NO_VERDICT where two levels share that place."""
     if labels.levels.are_grades:
         half = counts.sum(1, keepdims=True) / 2
         below = np.cumsum(counts, 1)
@@ -249,7 +249,7 @@ def _raters(labels: Labels, ratings: Ratings, levels: Codes) -> tuple[RaterFigur
 
 
 def _always(said: Codes, first: list[bool] | None, every: Codes, labels: Labels) -> str:
-    """What a rater always says, if that is unlikely (UNLIKELY) of one who says it as often as the others do."""
+    """The one thing that a rater always says, if that is unlikely (UNLIKELY) of one who says it as often as others."""
     if len(said) < LEAST_SAME:
         return ""
     if labels.are_pairs and first and len(first) == len(said) and len(set(first)) == 1:

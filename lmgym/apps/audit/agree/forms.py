@@ -38,7 +38,7 @@ class VoteForm:
 
     @property
     def words(self) -> str:
-        """How the file is read, in words."""
+        """The reading of the file, in words."""
         if self.kind == "a rating a row":
             return f"one row a rating, the vote in {self.votes[0]}, the rater in {self.rater}"
         if self.kind == "columns":
@@ -180,7 +180,7 @@ def _votes_of_cell(fields: Fields, name: str, form: VoteForm, sides: Sequence[st
 
 
 def places_in(fields: Fields, form: VoteForm) -> int | None:
-    """How many votes a row's cell has a place for; None for an object, in which votes have no places."""
+    """The number of votes that a row's cell has a place for; None for an object, in which votes have no places."""
     cell = fields.get(form.votes[0])
     is_object = isinstance(cell, dict) or (isinstance(cell, str) and cell.strip().startswith("{"))
     return None if form.kind != "a cell" or is_object else len(cells_in(cell))

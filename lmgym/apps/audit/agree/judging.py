@@ -3,6 +3,7 @@
 Nothing is fitted to the labels but, with `shares`, to how often they have each level; a sentence says so then.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ AUTO, SCALE, SHARES = "auto", "scale", "shares"
 
 @dataclass(frozen=True)
 class Judgements:
-    """What the judge said of the rows."""
+    """The judge's verdicts on the rows."""
 
     levels: Codes
     """[rows]; NO_VERDICT where it said nothing"""
@@ -105,7 +106,7 @@ def grades(scores: Floats, labels: Labels, path: str, cuts: str) -> tuple[Codes,
 
 
 def shares_of(labels: Labels) -> Floats:
-    """How often raters give each level, each row counting once."""
+    """The share of each level among raters' votes, each row counting once."""
     counts = np.zeros((len(labels.rows), len(labels.levels.names)))
     for rating in labels.ratings:
         counts[rating.row, rating.level] += 1
@@ -129,7 +130,8 @@ def _scale_of(path: str) -> tuple[float, float] | None:
 def _numbers(cuts: str, levels: Levels) -> list[float]:
     numbers = [number_of(part) for part in cuts.split(",")]
     needed = len(levels.names) - 1
-    if len(numbers) != needed or not all(a < b for a, b in pairwise(numbers)) or numbers != numbers:
+    rise = all(a < b for a, b in pairwise(numbers))
+    if len(numbers) != needed or not rise or not all(map(math.isfinite, numbers)):
         raise InputError(
             f"--cuts {shown(cuts)}; needed: {AUTO}, {SCALE}, {SHARES}, or {needed} rising "
             f"number{'s' * (needed != 1)} between the levels {listed(levels.names)}"

@@ -39,7 +39,7 @@ REPLY_FORMS = (("messages",), ("prompt", "completion"), ("input_text", "output_t
 
 @dataclass(frozen=True)
 class Reading:
-    """How LABELS are read."""
+    """Settings of reading LABELS."""
 
     named: Named = field(default_factory=Named)
     item: str = ""
@@ -132,11 +132,10 @@ def read_labels(source: str, reading: Reading) -> Labels:
         raise InputError(f"{shown_path(source)} has no row that can be read; the first: {unread[0]}")
     are_pairs = sum(_sides(fields, reading.columns) is not None for fields in good) > len(good) / 2
     form = find_form(good, reading.named, are_pairs)
-    for name in filter(None, [reading.unit]):
-        if not any(name in fields for fields in good):
-            raise InputError(
-                f"{shown_path(source)} has no column {shown(name)} (--unit_column); found: {listed(good[0])}"
-            )
+    if reading.unit and not any(reading.unit in fields for fields in good):
+        raise InputError(
+            f"{shown_path(source)} has no column {shown(reading.unit)} (--unit_column); found: {listed(good[0])}"
+        )
     found, rejections = read_rows(records, lambda record: _found(record, form, are_pairs, reading))
     texts, refused = _read_texts([one.record for one in found], are_pairs, reading.columns, notes)
     votes = {_place(one.record): one for one in found}

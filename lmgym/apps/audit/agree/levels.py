@@ -16,7 +16,7 @@ FEW = 0.05  # of a column's labels, which may be something else among numbers
 
 @dataclass(frozen=True)
 class Levels:
-    """What a vote may be."""
+    """The values that a vote may have."""
 
     names: tuple[str, ...]
     values: tuple[float, ...]
@@ -31,7 +31,7 @@ class Levels:
 
     @property
     def middle(self) -> str:
-        """What stands for the raters of a row."""
+        """The name of the label that stands for the raters of a row."""
         return "median" if self.are_grades else "majority"
 
     def place(self, value: Any) -> int | None:

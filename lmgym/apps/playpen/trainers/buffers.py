@@ -1,4 +1,4 @@
-"""What a trainer keeps of the games that it plays, as rows of `datasets` for its learning.
+"""Buffers of the games that a trainer plays, which become rows of `datasets` for its learning.
 
 Rows are of one perspective: a model, a player's name ("Player 2") or its role. `to_conversational_dataset` has a row
 for each seat of an episode, messages as that seat saw them, and its reward. `to_preference_dataset` has one for each
@@ -34,7 +34,7 @@ class GameStep:
 
     @property
     def player(self) -> SeatedPlayer:
-        """Who replied."""
+        """The player that replied."""
         return self.info[PLAYER]
 
 
