@@ -257,3 +257,10 @@ def test_the_finder_of_paths_and_logs_sees_every_kind() -> None:
     assert len(traces("a.json", f'"/{"tmp"}/w/model"')) == 1
     fine = ["/path/to/model", "~/work/x", "--output /tmp/x.json", "../root/x", "https://a.org/home/x", "$HOME/work/x"]
     assert [text for text in fine if traces("a.md", text)] == []
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest imports them without their folders: of two with one name, the second is not collected."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) > 500
+    assert {name for name in names if names.count(name) > 1} == set()

@@ -1,6 +1,8 @@
 """`lmgym from nyu` on prompt sets: what is printed runs, and is a set that a debate reads."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,8 @@ def test_what_is_printed_runs_and_nothing_of_a_text_is_code(tmp_path: Path) -> N
     subprocess.run(["bash", "-c", found.before[0]], cwd=tmp_path, check=True)
     assert not (tmp_path / "ran").exists()
     [plain] = translated(DEBATE, tmp_path)
-    done = subprocess.run(["bash", "-c", str(plain)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    ours = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # its python3 has lmgym
+    done = subprocess.run(["bash", "-c", str(plain)], cwd=tmp_path, env=ours, capture_output=True, text=True, check=True)
     assert done.stdout == "23 tags have wordings\n"
 
 
