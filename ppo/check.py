@@ -39,6 +39,7 @@ from lmgym.scoring.alarm import preview
 from lmgym.scoring.judge_family import family_notes
 from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import fit_prompts_to_context, start_ranks
+from lmgym.training.precision import with_native_precision
 from lmgym.training.reporting import show_notes, show_rejections
 from lmgym.training.setup import EVALUATIONS
 from lmgym.turn_ends import template_notes
@@ -108,7 +109,7 @@ class Plan:
 
 def check(config: PPOConfig, prepare: Prepare) -> Plan:
     """The plan of a run. Raises InputError for settings, data and models that PPO cannot use. Collective."""
-    config = with_absolute_paths(config)
+    config = with_native_precision(with_absolute_paths(config))
     check_settings(config, world_size())
     deepspeed = start_ranks(config, config.policy, config.accumulation_steps(world_size()))
     tokenizer = load_tokenizer(config.policy.model, config.policy.trust_remote_code)

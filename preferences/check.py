@@ -14,6 +14,7 @@ from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.protocol import Scorer
 from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import TrainingPlan, check_trainer_settings, make_plan
+from lmgym.training.precision import with_native_precision
 from lmgym.training.samples import SamplePrompt, read_sample_prompts
 from preferences.config import CONSTANTS, PreferenceConfig
 from preferences.tasks import PreferenceTask, balance_notes
@@ -35,7 +36,7 @@ class PreferencePlan:
 
 def check(config: PreferenceConfig) -> PreferencePlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
-    config = with_absolute_paths(config)
+    config = with_native_precision(with_absolute_paths(config))
     check_settings(config)
     task = PreferenceTask(config.loss)
 

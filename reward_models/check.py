@@ -6,6 +6,7 @@ from lmgym.data.task_data import TaskData
 from lmgym.errors import InputError
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.training.plan import TrainingPlan, check_trainer_settings, make_plan
+from lmgym.training.precision import with_native_precision
 from reward_models.config import RewardModelConfig
 from reward_models.metrics.evaluations import Evaluation, EvaluationSet, find_file, read_evaluation
 from reward_models.pairwise import PairTask
@@ -23,7 +24,7 @@ class RewardModelPlan:
 
 def check(config: RewardModelConfig, task: Task) -> RewardModelPlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
-    config = with_absolute_paths(config)
+    config = with_native_precision(with_absolute_paths(config))
     check_settings(config)
     _check_heads(config, task)
     evaluations: list[EvaluationSet] = []

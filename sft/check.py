@@ -11,6 +11,7 @@ from lmgym.scoring.named_scorers import load_on_main_rank
 from lmgym.scoring.protocol import Scorer
 from lmgym.training.capabilities import check_capabilities
 from lmgym.training.plan import TrainingPlan, check_trainer_settings, make_plan
+from lmgym.training.precision import with_native_precision
 from lmgym.training.samples import SamplePrompt, read_sample_prompts
 from sft.config import SftConfig
 from sft.conversations import TrainingChat
@@ -32,7 +33,7 @@ class SftPlan:
 
 def check(config: SftConfig, task: SftTask) -> SftPlan:
     """Start the ranks, read the data and resolve every setting. Raises InputError for what cannot work."""
-    config = with_absolute_paths(config)
+    config = with_native_precision(with_absolute_paths(config))
     check_settings(config)
     plan = make_plan(config, config.policy, task.prepare, generates=True)
     prompts, notes = read_prompts(plan.config, task, plan.data, plan.tokenizer)

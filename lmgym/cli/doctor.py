@@ -107,14 +107,17 @@ def devices() -> list[Finding]:
     """GPUs that torch can use, or the CPU."""
     import torch
 
+    from lmgym.training.precision import computes_in_bf16
+
     if torch.cuda.is_available():
         found = []
         for number in range(torch.cuda.device_count()):
             gpu = torch.cuda.get_device_properties(number)
-            bf16 = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no bf16: --precision fp16"
+            bf16 = "bf16" if computes_in_bf16() else "no bf16: fp32, or --precision fp16"
             found.append(Finding(f"GPU {number}: {gpu.name}, {gpu.total_memory / GIB:.0f} GiB, {bf16}"))
         return found
-    cpu = Finding(f"no GPU: training runs on the CPU, {os.cpu_count()} cores, for small models")
+    precision = "bf16" if computes_in_bf16() else "fp32, since it has no bf16"
+    cpu = Finding(f"no GPU: training runs on the CPU, {os.cpu_count()} cores, {precision}, for small models")
     if not Path("/proc/driver/nvidia/version").exists():
         return [cpu]
     why = f"torch {torch.__version__} cannot use it" if torch.version.cuda is None else "torch finds no usable GPU"

@@ -18,8 +18,10 @@ from lmgym.data.records import Record
 from lmgym.data.rejections import NO_REPLY, UNFIT, UNJUDGED, Rejection, RowError, tally
 from lmgym.data.rows import prompt_key, read_rows
 from lmgym.errors import InputError, one_line, shown_path
+from lmgym.report.calibration import calibration_error
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.files import write_lines
+from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.function_forms import Given, RewardInput
 from lmgym.scoring.function_scorers import FileScorer
 from lmgym.scoring.judge_settings import JudgeConfig
@@ -31,6 +33,7 @@ from lmgym.text import Conversation, Reply, as_reply, words_of
 from lmgym.training.length_rule import LengthRule
 
 MOST_ROWS, MOST_CHARACTERS = 1024, 32_768  # that are scored together: about one batch of a model
+SMALLEST = 1e-12  # a probability whose logit is still finite
 NEEDED = (
     "columns chosen and rejected (and optionally prompt); prompt and reply or completion; messages; or input_text and "
     "output_text"
@@ -106,8 +109,9 @@ def score_file(
         scored, unfit = score_rows(scorer, rows, status)
     rejections += unfit
     _refuse_none(source, scored, rejections, len(records))
-    write_lines(target, (row.line(scores) | _details(scorer, row) for row, scores in scored))
-    for line in figures(scored):
+    details = [_details(scorer, row) for row, _ in scored]
+    write_lines(target, (row.line(scores) | own for (row, scores), own in zip(scored, details, strict=True)))
+    for line in [*figures(scored), *comparing_figures([row for row, _ in scored], details)]:
         say(line)
     if rejections:
         say(f"{tally(rejections, len(records)).line}; the first: {rejections[0]}")
@@ -197,7 +201,10 @@ def _score(scorer: Scorer, rows: Sequence[ScoredRow]) -> list[list[float]]:
 
 
 def _details(scorer: Any, row: ScoredRow) -> dict[str, Any]:
-    """The details of a judge beside its score: the grade of each criterion, and its entropy in nats."""
+    """The details of a judge beside its score: the grade of each criterion and its entropy in nats, or a comparison."""
+    if isinstance(scorer, ComparingJudge):
+        found = scorer.details(row.conversation, *row.replies) if row.is_pair else {}
+        return {"comparison": found} if found else {}
     if not hasattr(scorer, "details"):
         return {}
     names = ("grades_chosen", "grades_rejected") if row.is_pair else ("grades",)
@@ -228,6 +235,22 @@ def figures(scored: Sequence[tuple[ScoredRow, Sequence[float]]]) -> list[str]:
         )
         lines += notes([accuracy], "prompt")
     return lines
+
+
+def comparing_figures(rows: Sequence[ScoredRow], details: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line on the verdicts of a judge that compares, on pairs: both orders together, their order, and calibration."""
+    compared = [(row, own["comparison"]) for row, own in zip(rows, details, strict=True) if "comparison" in own]
+    if not compared:
+        return []
+    p = np.array([[one["shown_first"], one["shown_second"]] for _, one in compared])
+    prompts = [prompt_key(row.conversation) for row, _ in compared]
+    both, changes = share((p > 0.5).all(axis=1), prompts), share((p[:, 0] > 0.5) != (p[:, 1] > 0.5), prompts)
+    mean = np.clip(p.mean(axis=1), SMALLEST, 1 - SMALLEST)
+    return [
+        f"both orders: {both:.3f} of the pairs are right in both; the better reply changes with the order in "
+        f"{changes:.3f}; calibration error of P, the mean of both: {calibration_error(np.log(mean / (1 - mean))):.3f}",
+        *notes([both], "prompt"),
+    ]
 
 
 def _stem(source: str) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lmgym.config.ranges import SEED, Range
+from lmgym.config.ranges import SEED, Preferred, Range
 from lmgym.errors import MOST_STEPS, MOST_TOGETHER, MOST_TOKENS
 
 
@@ -29,8 +29,8 @@ class ModelConfig:
     """the same in 8 bits"""
     freeze_embeddings: bool = False
     """do not train the embeddings: with noisy labels a small model overfits them to single words"""
-    precision: Literal["bf16", "fp32", "fp16"] = "bf16"
-    """of the computation; weights are trained in fp32"""
+    precision: Literal["bf16", "fp32", "fp16"] = Preferred("bf16")  # type: ignore[assignment]  # a str of this value
+    """of the computation; weights are trained in fp32. Unless it is set: fp32 where the device would emulate bf16"""
     gradient_checkpointing: bool = False
     """recompute each layer in the backward: less memory, a third more work"""
 

@@ -57,6 +57,12 @@ class UpTo(int):
     """A number that the user did not set: fewer where the data are few. A plain number is taken as it is."""
 
 
+class Preferred(str):
+    """A word that the user did not set: another one where the machine is better at it. A plain one stays."""
+
+    __slots__ = ()
+
+
 SEED = Range(0, MOST_SEED)
 """of numpy and torch"""
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from lmgym.errors import InputError, shown
 from lmgym.scoring.judge_prompts import NAMES, Criterion, Shown, comparing_prompt
 from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE, no_verdict
 from lmgym.scoring.strengths import ROUND_ROBIN, Pair, bradley_terry, comparisons_of, next_pairs, rounds_of
-from lmgym.scoring.verdicts import Verdicts
+from lmgym.scoring.verdicts import Verdict, Verdicts
 from lmgym.text import Conversation, Reply, words_of
 
 
@@ -123,19 +123,43 @@ class ComparingJudge:
         self, conversations: Sequence[Conversation], firsts: Sequence[Reply], seconds: Sequence[Reply]
     ) -> list[Comparison | None]:
         """As `compare`, with None for two replies between which the model does not choose in one of the orders."""
+        both = zip(*self._both_orders(conversations, firsts, seconds), strict=True)
+        comparisons = [Comparison(a.p[0], b.p[1]) if a and b else None for a, b in both]
+        for comparison in comparisons:
+            if comparison:
+                self.order_bias.add(comparison)
+        return comparisons
+
+    def details(self, conversation: Conversation, first: Reply, second: Reply) -> dict[str, Any]:
+        """P that the first of two compared replies is better, where it is shown first and second; the judge's words.
+
+        Empty without a verdict in both orders, and of equal replies.
+        """
+        if words_of(first) == words_of(second):
+            return {}
+        [shown_first], [shown_second] = self._both_orders([conversation], [first], [second], counted=False)
+        if not (shown_first and shown_second):
+            return {}
+        found: dict[str, Any] = {"shown_first": shown_first.p[0], "shown_second": shown_second.p[1]}
+        words = [shown_first.words, shown_second.words]
+        return found | ({"reasons": words} if any(words) else {})
+
+    def _both_orders(
+        self,
+        conversations: Sequence[Conversation],
+        firsts: Sequence[Reply],
+        seconds: Sequence[Reply],
+        counted: bool = True,
+    ) -> tuple[list[Verdict | None], list[Verdict | None]]:
+        """The verdicts with the first reply shown first, and those with the second one."""
         orders = [
             self._asked(c, pair)
             for c, a, b in zip(conversations, firsts, seconds, strict=True)
             for pair in ((a, b), (b, a))
         ]
         self._cut |= {one.prompt for one in orders if one.is_cut}
-        found = self.verdicts.ask([one.prompt for one in orders], NAMES)
-        both = zip(found[::2], found[1::2], strict=True)
-        comparisons = [Comparison(a.p[0], b.p[1]) if a and b else None for a, b in both]
-        for comparison in comparisons:
-            if comparison:
-                self.order_bias.add(comparison)
-        return comparisons
+        found = self.verdicts.ask([one.prompt for one in orders], NAMES, counted)
+        return found[::2], found[1::2]
 
     def score(self, conversations: Sequence[Conversation], replies: Sequence[Reply]) -> np.ndarray:
         """float32 [replies]: `score_groups` of the replies to each conversation.

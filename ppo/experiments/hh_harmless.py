@@ -10,7 +10,7 @@ from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 
 CONFIG = PPOConfig(
     name="hh_harmless",
-    policy=ModelConfig(model="outputs/hh_chosen/model", precision="bf16"),
+    policy=ModelConfig(model="outputs/hh_chosen/model"),
     rollout=RolloutConfig(prompts="Anthropic/hh-rlhf", eval_size=UpTo(512), num_rollouts=UpTo(512), max_new_tokens=128),
     reward=RewardConfig(scorers="harmless=outputs/hh_pairwise/model", missing_eos_penalty=1.0),
     method=MethodConfig(num_layers_unfrozen=2, target=6.0),

@@ -10,7 +10,7 @@ from preferences.config import LossConfig, PreferenceConfig
 
 CONFIG = PreferenceConfig(
     name="dpo",
-    policy=ModelConfig(model="gpt2", precision="bf16"),
+    policy=ModelConfig(model="gpt2"),
     data=RowsConfig(dataset="Anthropic/hh-rlhf", max_length=1024),
     loss=LossConfig("dpo"),
     optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=UpTo(64), micro_batch=4, warmup=0.1),

@@ -11,7 +11,7 @@ from preferences.iterative.config import IterativeConfig, PromptConfig, RoundCon
 
 CONFIG = IterativeConfig(
     name="iterative_dpo",
-    policy=ModelConfig(model="gpt2", precision="bf16"),
+    policy=ModelConfig(model="gpt2"),
     data=PromptConfig(prompts="Anthropic/hh-rlhf"),
     rounds=RoundConfig(prompts_per_round=512, num_generations=4),
     loss=LossConfig("dpo", beta=0.1),

@@ -10,7 +10,7 @@ from preferences.config import LossConfig, PreferenceConfig
 
 CONFIG = PreferenceConfig(
     name="kto_thumbs",
-    policy=ModelConfig(model="gpt2", precision="bf16"),
+    policy=ModelConfig(model="gpt2"),
     data=RowsConfig(dataset="outputs/world/logs.parquet", max_length=1024),
     loss=LossConfig("kto", beta=0.1),
     optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=UpTo(64), micro_batch=8, warmup=0.1),

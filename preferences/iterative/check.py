@@ -19,6 +19,7 @@ from lmgym.scoring.alarm import preview
 from lmgym.scoring.named_scorers import load_scorers, read_names, read_weights
 from lmgym.scoring.protocol import Scorer
 from lmgym.training.plan import TrainingPlan, make_plan
+from lmgym.training.precision import with_native_precision
 from preferences.config import CONSTANTS
 from preferences.iterative.config import IterativeConfig
 
@@ -63,7 +64,7 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
 
     `scorers` are those of the experiment's own, beside the ones of the settings.
     """
-    config = with_absolute_paths(config)
+    config = with_native_precision(with_absolute_paths(config))
     own = dict(scorers or {})
     check_settings(config, own)
     sampling = sampling_of(config)

@@ -11,7 +11,7 @@ from reward_models.config import RewardModelConfig
 
 CONFIG = RewardModelConfig(
     name="hh_pairwise",
-    scorer=ModelConfig(model="gpt2", precision="bf16"),
+    scorer=ModelConfig(model="gpt2"),
     data=RowsConfig(dataset="Anthropic/hh-rlhf", eval_size=0.1, max_length=512),
     optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=UpTo(64), micro_batch=8, epochs=1.0),
 )

@@ -10,7 +10,7 @@ from sft.config import SftConfig
 
 CONFIG = SftConfig(
     name="chat",
-    policy=ModelConfig(model="gpt2", precision="bf16"),
+    policy=ModelConfig(model="gpt2"),
     data=RowsConfig(dataset="outputs/world/sft.parquet", max_length=1024),
     optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), micro_batch=8, epochs=2.0),
 )

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from judge_server import comparing_judge
 
 from lmgym.cli.main import main
-from lmgym.cli.score import ScoredRow, _together, figures
+from lmgym.cli.score import ScoredRow, _together, comparing_figures, figures, score_file
 from lmgym.data.records import Record
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn
@@ -89,6 +90,28 @@ def test_the_figures_are_those_worked_out_by_hand_and_a_tie_is_wrong() -> None:
         "pairs: 2; accuracy 0.5000 (–), mean margin 1, ties 50.00%; the shorter reply is the chosen one in 25.00%",
         "–: one prompt is too few for a 95% interval",
     ]
+
+
+def test_verdicts_in_both_orders_are_worked_out_by_hand() -> None:
+    """.9 of P on a right pair and .7 on a wrong one: bins whose accuracies are 1 and 0."""
+    rows = [ScoredRow(Record("f", n, {}), Conversation((Turn("user", str(n)),)), ("a", "b")) for n in range(3)]
+    verdicts = [(0.95, 0.85), (0.6, 0.0)]
+    found = [{"comparison": {"shown_first": a, "shown_second": b}} for a, b in verdicts]
+    [line, *_] = comparing_figures(rows, [*found, {}])
+    assert line.startswith("both orders: 0.500 (")
+    assert "of the pairs are right in both; the better reply changes with the order in 0.500 (" in line
+    assert line.endswith("calibration error of P, the mean of both: 0.400")  # (|.9 - 1| + |.7 - 0|) / 2
+    assert comparing_figures(rows, [{}] * 3) == []
+
+
+def test_a_judge_that_compares_has_its_verdicts_in_each_row(tmp_path: Path, monkeypatch, capsys) -> None:
+    judge = comparing_judge(lambda a, b: 0.9 if len(a) > len(b) else 0.4, tmp_path)
+    monkeypatch.setattr("lmgym.cli.score.load_scorer", lambda *given, **named: judge)
+    pairs = [{"prompt": f"p{n}", "chosen": "longer", "rejected": "no"} for n in range(3)]
+    score_file("compare:mine", str(write(Path("rows.jsonl"), *pairs)), "out.jsonl")
+    assert [row["comparison"] for row in lines(Path("out.jsonl"))] == [{"shown_first": 0.9, "shown_second": 0.6}] * 3
+    assert "both orders: 1.000" in capsys.readouterr().out
+    assert judge.order_bias.comparisons == 3, "not counted again"
 
 
 def test_progress_is_said_at_the_start_and_now_and_then(monkeypatch) -> None:

@@ -85,7 +85,9 @@ def test_what_is_printed_runs_and_nothing_of_a_text_is_code(tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
     [plain] = translated(DEBATE, tmp_path)
     ours = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # its python3 has lmgym
-    done = subprocess.run(["bash", "-c", str(plain)], cwd=tmp_path, env=ours, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", str(plain)], cwd=tmp_path, env=ours, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "23 tags have wordings\n"
 
 
