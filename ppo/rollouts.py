@@ -95,9 +95,11 @@ class Rollouts:
         """The rows as paths of segments, which those that have them in common share."""
         if self.choices is None:
             return RowTree.of(self.rows, self.reply_lengths.tolist(), self.episode_of_row, self.shared)
-        ids = [choice.candidates.ids for choice in self.choices]
-        tokens = [len(self.prompt(i)) - 1 + sum(map(len, of_row)) for i, of_row in enumerate(ids)]
-        return RowTree.unshared(tokens, self.episode_of_row)
+        asked = []
+        for row, choice in enumerate(self.choices):
+            prompt, ids = self.prompt(row), choice.candidates.ids
+            asked.append(((tuple(prompt), ids), len(prompt) - 1 + sum(map(len, ids))))
+        return RowTree.of_choices(asked, self.episode_of_row)
 
     def prompt(self, row: int | np.integer) -> list[int]:
         """Ids that the row's action was chosen after."""
@@ -168,7 +170,7 @@ class RowBatch:
             choices = [rollouts.choices[i] for i in indices]
             given = [(c.candidates.ids, c.candidates.divisors, c.chosen) for c in choices]
             packed, targets = pack_choices([rollouts.prompt(i) for i in indices], *zip(*given, strict=True))
-            segments = indices.tolist()
+            segments = list(dict.fromkeys(rollouts.tree.parents[indices].tolist()))
         targets = targets.to(device, non_blocking=True)
         return RowBatch(indices, segments, packed.to(device), targets, rollouts.token_indices(indices))
 

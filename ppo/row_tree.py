@@ -6,12 +6,12 @@ Design decisions:
   or a later turn to the turn before, if its prompt begins with the very ids of that turn. A forward computes each
   segment of a micro-batch once, and reads each row's sampled tokens in its own segment.
 - Rows that share segments stand together, so that a micro-batch has most of them; it is as large as what is computed.
-- Rows whose decoder is padded share nothing, and neither do those of a policy over actions: of these a row is a prompt
-  with all candidates (`pack_choices`).
+- Rows whose decoder is padded share nothing. Of a policy over actions a segment is a prompt with all candidates, and
+  rows that choose among the same ones after the same prompt share it (`pack_choices`).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -58,6 +58,14 @@ class RowTree:
         ids += [list(prompt) for prompt in prompts]
         parents += [-1] * len(prompts)
         return cls(np.array(parents, np.int64), np.array([len(own) for own in ids], np.int64), ids, episode_of_row)
+
+    @classmethod
+    def of_choices(cls, asked: Sequence[tuple[Hashable, int]], episode_of_row: np.ndarray) -> "RowTree":
+        """The tree of choices [R], by what each is asked, a prompt with its candidates, and the tokens of that."""
+        segment_of = {one: len(asked) + place for place, one in enumerate(dict.fromkeys(asked))}
+        tokens = [0] * len(asked) + [tokens for _, tokens in segment_of]
+        parents = [segment_of[one] for one in asked] + [-1] * len(segment_of)
+        return cls(np.array(parents, np.int64), np.array(tokens, np.int64), (), episode_of_row)
 
     @classmethod
     def unshared(

@@ -7,6 +7,7 @@ Design decisions:
 - A choice is one packed row: the prompt once, and each candidate as a segment that continues it
   (`lmgym.models.forward.packed_rows.pack_choices`). To losses it is what a sampled token is: one log-probability, one
   value, read at the prompt's last token, and one entropy, which is exact.
+- Choices after the same prompt among the same candidates are of one row: those of a group's episodes, at their start.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,22 +19,29 @@ import torch
 
 @dataclass(frozen=True)
 class Choices:
-    """R choices among up to K candidates each, of up to L tokens; M tokens in all."""
+    """C choices in R rows of up to K candidates, of up to L tokens; M tokens in all."""
 
     places: torch.Tensor
     """[M] int64: of each token in [R, K, L], flat"""
     divisors: torch.Tensor
     """[R, K] float32: of each candidate's sum; 0 where there is no candidate"""
+    rows: torch.Tensor
+    """[C] int64: the row of each choice"""
     chosen: torch.Tensor
-    """[R] int64: numbers of the chosen candidates"""
+    """[C] int64: numbers of the chosen candidates"""
     prompts: torch.Tensor
-    """[R] int64: index, among the M places that are read, of each prompt's last token"""
+    """[C] int64: index, among the M places that are read, of each prompt's last token"""
     longest: int
     """L"""
 
     @staticmethod
-    def of(lengths: Sequence[Sequence[int]], divisors: Sequence[Sequence[float]], chosen: Sequence[int]) -> "Choices":
-        """From the tokens and the divisor of each candidate, and the numbers of those that are chosen."""
+    def of(
+        lengths: Sequence[Sequence[int]],
+        divisors: Sequence[Sequence[float]],
+        rows: Sequence[int],
+        chosen: Sequence[int],
+    ) -> "Choices":
+        """From the tokens and the divisor of each row's candidates, and the row and the candidate of each choice."""
         width, longest = max(map(len, lengths)), max(map(max, lengths))
         table = torch.zeros(len(lengths), width)
         for row, own in zip(table, divisors, strict=True):
@@ -43,13 +51,16 @@ class Choices:
         starts = np.cumsum(tokens) - tokens
         within = np.arange(tokens.sum()) - np.repeat(starts, tokens)
         places = np.repeat(np.concatenate(first) * longest, tokens) + within
-        of_row = np.cumsum([0, *map(sum, lengths[:-1])])
-        return Choices(torch.from_numpy(places), table, torch.tensor(chosen), torch.from_numpy(of_row), longest)
+        first_read, of_choice = np.cumsum([0, *map(sum, lengths[:-1])]), np.asarray(rows)
+        prompts = torch.from_numpy(first_read[of_choice])
+        return Choices(
+            torch.from_numpy(places), table, torch.from_numpy(of_choice), torch.tensor(chosen), prompts, longest
+        )
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "Choices":
         """The same with `function` of each tensor."""
-        places, divisors, chosen, prompts = map(function, (self.places, self.divisors, self.chosen, self.prompts))
-        return Choices(places, divisors, chosen, prompts, self.longest)
+        tensors = self.places, self.divisors, self.rows, self.chosen, self.prompts
+        return Choices(*map(function, tensors), self.longest)
 
     def scores(self, logprobs: torch.Tensor) -> torch.Tensor:
         """[R, K] of the candidates from log-probabilities [M] of their tokens; -inf where there is no candidate."""
@@ -60,7 +71,7 @@ class Choices:
     def logprobs_and_entropies(
         self, logprobs: torch.Tensor, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities [R] of what is chosen, and entropies [R] in nats, from those [M] of tokens."""
+        """Log-probabilities [C] of what is chosen, and entropies [C] in nats, from those [M] of tokens."""
         of_candidates = (self.scores(logprobs) / (temperature or 1.0)).log_softmax(-1)
         entropies = -(of_candidates.exp() * of_candidates.clamp(min=-1e9)).sum(-1)  # 0 times -inf would be NaN
-        return of_candidates.gather(1, self.chosen[:, None])[:, 0], entropies
+        return of_candidates[self.rows, self.chosen], entropies[self.rows]

@@ -132,16 +132,18 @@ def pack_choices(
     divisors: Sequence[Sequence[float]],
     chosen: Sequence[int],
 ) -> tuple[PackedRows, torch.Tensor]:
-    """Rows that each choose among candidates, ids with their end of turn, after a prompt; and all candidates' ids [M].
+    """Choices among candidates, ids with their end of turn, after a prompt; and the ids [M] of all candidates.
 
-    A prompt runs once, but for its last token, which each candidate begins with.
+    A prompt runs once, but for its last token, which each candidate begins with; so do candidates after it that several
+    choices are among.
     """
-    rows = [
-        Replies(list(prompt[:-1]), [[prompt[-1], *ids[:-1]] for ids in of_row])
-        for prompt, of_row in zip(prompts, candidates, strict=True)
-    ]
-    choices = Choices.of([[len(ids) for ids in of_row] for of_row in candidates], divisors, chosen)
-    targets = torch.tensor([token for of_row in candidates for ids in of_row for token in ids])
+    asked = [(tuple(prompt), tuple(map(tuple, own))) for prompt, own in zip(prompts, candidates, strict=True)]
+    row_of = {key: row for row, key in enumerate(dict.fromkeys(asked))}
+    rows = [Replies(list(prompt[:-1]), [[prompt[-1], *ids[:-1]] for ids in own]) for prompt, own in row_of]
+    divisor_of = dict(zip(asked, divisors, strict=True))
+    lengths = [[len(ids) for ids in own] for _, own in row_of]
+    choices = Choices.of(lengths, [divisor_of[key] for key in row_of], [row_of[key] for key in asked], chosen)
+    targets = torch.tensor([token for _, own in row_of for ids in own for token in ids])
     return replace(pack_replies(rows, whole=True), choices=choices), targets
 
 

@@ -145,3 +145,12 @@ def test_rows_of_a_group_stand_together_and_turns_in_their_order() -> None:
     )
     [batch] = found.tree.batches(np.arange(5), 8)
     assert batch.tolist() == [2, 3, 0, 4, 1], "the longest family first, in it the longest episode, turn by turn"
+
+
+def test_choices_after_the_same_prompt_share_its_segment_and_are_counted_once() -> None:
+    """Two groups of three, of 10 and 7 tokens, whose rows alternate."""
+    tree = RowTree.of_choices([("a", 10), ("b", 7)] * 3, np.arange(6))
+    assert tree.parents.tolist() == [6, 7, 6, 7, 6, 7, -1, -1]
+    assert tree.tokens.tolist() == [0] * 6 + [10, 7]
+    assert [batch.tolist() for batch in tree.batches(np.arange(6), 2, tokens=16)] == [[0, 2, 4], [1, 3, 5]]
+    assert [batch.tolist() for batch in tree.batches(np.arange(6), 2, tokens=17)] == [[0, 2, 4, 1, 3, 5]]

@@ -16,7 +16,8 @@ END = 1
 PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14]]  # one of a single token, and below one with a single candidate
 CANDIDATES = [[(20, END), (20, 21, 22, END), (23, 24, END)], [(30, 31, END), (32, END)], [(40, 41, END)]]
 DIVISORS = {"sum": [[1.0] * 3, [1.0] * 2, [1.0]], "token": [[2.0, 4.0, 3.0], [3.0, 2.0], [3.0]]}
-CHOSEN = [1, 0, 0]
+ASKED = [0, 1, 0, 2, 0, 1]  # a row by number for each choice: some are asked more than once
+CHOSEN = [1, 0, 2, 0, 1, 1]
 
 
 def by_brute_force(model, divisors: list[list[float]], temperature: float) -> list[torch.Tensor]:
@@ -32,7 +33,7 @@ def by_brute_force(model, divisors: list[list[float]], temperature: float) -> li
 
 
 def packed(divisors: list[list[float]]) -> tuple[PackedRows, torch.Tensor]:
-    return pack_choices(PROMPTS, CANDIDATES, divisors, CHOSEN)
+    return pack_choices(*([of_row[i] for i in ASKED] for of_row in (PROMPTS, CANDIDATES, divisors)), CHOSEN)
 
 
 def spread_out(folder: Path):
@@ -57,12 +58,12 @@ def test_a_choice_its_entropy_and_their_gradients_are_those_of_a_softmax_by_brut
     logprobs, entropies = policy_logprobs(decoder, decoder.hidden(rows), rows, targets, temperature, entropies=True)
     assert entropies is not None
     wanted = by_brute_force(plain, DIVISORS[scores], temperature)
-    chosen = torch.stack([own[number] for own, number in zip(wanted, CHOSEN, strict=True)])
-    spread = torch.stack([-(own.exp() * own).sum() for own in wanted])
+    chosen = torch.stack([wanted[i][number] for i, number in zip(ASKED, CHOSEN, strict=True)])
+    spread = torch.stack([-(wanted[i].exp() * wanted[i]).sum() for i in ASKED])
     assert float(chosen.detach()[0]) < -0.05, "or there is nothing to compare"
     torch.testing.assert_close(logprobs, chosen, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(entropies, spread, rtol=1e-5, atol=1e-5)
-    weights = torch.tensor([1.0, -2.0, 0.5])
+    weights = torch.tensor([1.0, -2.0, 0.5, 1.5, 0.25, -0.75])
     ((logprobs + 0.3 * entropies) * weights).sum().backward()
     ((chosen + 0.3 * spread) * weights).sum().backward()
     gradients = dict(model.named_parameters())
@@ -80,15 +81,15 @@ def test_so_it_is_in_families_with_scales_caps_and_windows_and_where_rows_are_pa
     assert decoder.packed is not bool(family.why_padded)
     found, _ = policy_logprobs(decoder, decoder.hidden(rows), rows, targets)
     wanted = by_brute_force(model, DIVISORS["token"], 1.0)
-    torch.testing.assert_close(found, torch.stack([own[n] for own, n in zip(wanted, CHOSEN, strict=True)]))
+    torch.testing.assert_close(found, torch.stack([wanted[i][n] for i, n in zip(ASKED, CHOSEN, strict=True)]))
 
 
-def test_a_prompt_runs_once_and_every_candidate_begins_with_its_last_token() -> None:
+def test_a_prompt_and_its_candidates_run_once_and_every_candidate_begins_with_its_last_token() -> None:
     rows, targets = packed(DIVISORS["sum"])
     assert rows.choices is not None
     assert len(rows.ids) == sum(len(p) - 1 + sum(map(len, own)) for p, own in zip(PROMPTS, CANDIDATES, strict=True))
     assert targets.tolist() == [token for own in CANDIDATES for ids in own for token in ids]
-    assert rows.ids[rows.places[rows.choices.prompts]].tolist() == [prompt[-1] for prompt in PROMPTS]
+    assert rows.ids[rows.places[rows.choices.prompts]].tolist() == [PROMPTS[i][-1] for i in ASKED]
 
 
 def test_what_is_chosen_from_one_candidate_is_certain_and_has_no_gradient(small_models: dict[str, Path]) -> None:
