@@ -9,13 +9,19 @@ import torch
 
 from lmgym.data.batching import batches_of_rank, length_batches
 from lmgym.distributed.ranks import rank, sum_over_ranks, world_size
-from lmgym.statistics import Ratio
+from lmgym.statistics import Estimate, Ratio
 from lmgym.text import Conversation
 from lmgym.training.probes import Report
 from sft.objectives import NextToken, SoftTargets
 from sft.tokenization import Example
 
 MOST_NATS = 700.0  # exp of more overflows a float
+
+
+def exponential(nats: Estimate) -> Estimate:
+    """e to a mean loss and to the ends of its interval."""
+    of = [None if x is None else float(np.exp(min(x, MOST_NATS))) for x in (nats.value, nats.low, nats.high)]
+    return replace(nats, value=of[0], low=of[1], high=of[2])
 
 
 class HeldOutProbe:
@@ -38,7 +44,7 @@ class HeldOutProbe:
         self.report = Report({}, {})
 
     def measure(self, model: torch.nn.Module, device: torch.device) -> dict[str, float]:
-        """Perplexity, loss and accuracy, of all output tokens; the interval is over prompts."""
+        """Perplexity, loss and accuracy, of all output tokens; the intervals are over prompts."""
         # columns: nats and right tokens of a row; the loss of a batch, in its first row
         sums = torch.zeros(len(self.examples), 3, dtype=torch.float64, device=device)
         for rows, counts in batches_of_rank(self.batches, world_size(), rank()):
@@ -49,14 +55,16 @@ class HeldOutProbe:
                 if counts:
                     self._add(sums, rows, outputs, batch)
         self.sums = sum_over_ranks(sums).cpu().numpy()
-        nats, _, loss = (self.sums.sum(0) / self.tokens.sum()).tolist()
+        loss = float(self.sums[:, 2].sum() / self.tokens.sum())
         # the tokens of a reply are no independent draws, nor are the replies to one prompt
-        hits, tokens = (
-            np.bincount(self.prompts, values).astype(np.float64) for values in (self.sums[:, 1], self.tokens)
+        nats, hits, tokens = (
+            np.bincount(self.prompts, values).astype(np.float64)
+            for values in (self.sums[:, 0], self.sums[:, 1], self.tokens)
         )
         accuracy = Report.of("token_accuracy", Ratio(hits, tokens, (0, 1)).estimate, "prompt")
-        metrics = {"perplexity": float(np.exp(min(nats, MOST_NATS))), "loss": loss, **accuracy.metrics}
-        self.report = replace(accuracy, metrics=metrics)
+        perplexity = Report.of("perplexity", exponential(Ratio(nats, tokens).estimate), "prompt")
+        metrics = {**perplexity.metrics, "loss": loss, **accuracy.metrics}
+        self.report = replace(accuracy, metrics=metrics, undefined=perplexity.undefined | accuracy.undefined)
         return metrics
 
     def _add(self, sums: torch.Tensor, rows: list[int], outputs: torch.Tensor, batch: dict[str, Any]) -> None:

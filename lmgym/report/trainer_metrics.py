@@ -24,6 +24,7 @@ TABLE: Table = [
             main=True,
             unit="perplexity of a token",
             better="lower",
+            over="prompts",
         ),
     ),
     *one(

@@ -119,8 +119,8 @@ def test_a_run_leaves_a_policy_that_talks_its_samples_and_its_figures(plain, cha
         "train_rows": 32, "eval_rows": 8, "truncated_rows": 0, "shortened_rows": 0, "rejected_rows": 0,
     }  # fmt: skip
     measured = json.loads((folder / "evaluation.json").read_text())["metrics"]
-    accuracy = {"token_accuracy", "token_accuracy_low", "token_accuracy_high"}
-    assert accuracy | {"perplexity", "loss", "samples/tokens", "samples/ended"} == set(measured)
+    over_prompts = {f"{name}{end}" for name in ("perplexity", "token_accuracy") for end in ("", "_low", "_high")}
+    assert over_prompts | {"loss", "samples/tokens", "samples/ended"} == set(measured)
     assert [path.name for path in sorted((folder / "samples").iterdir())] == [
         "000000.jsonl",
         "000004.jsonl",

@@ -60,7 +60,8 @@ class Choices:
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "Choices":
         """The same with `function` of each tensor."""
         tensors = self.places, self.divisors, self.rows, self.chosen, self.prompts
-        return Choices(*map(function, tensors), self.longest)
+        places, divisors, rows, chosen, prompts = map(function, tensors)
+        return Choices(places, divisors, rows, chosen, prompts, self.longest)
 
     def scores(self, logprobs: torch.Tensor) -> torch.Tensor:
         """[R, K] of the candidates from log-probabilities [M] of their tokens; -inf where there is no candidate."""

@@ -17,7 +17,7 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
-from lmgym.statistics import share
+from lmgym.statistics import mean, share
 from lmgym.text import Conversation, Turn
 from lmgym.training.samples import SampleProbe, SamplePrompt, sampling_of
 from sft.check import read_prompts
@@ -57,11 +57,12 @@ def test_perplexity_and_accuracy_are_of_all_output_tokens_whatever_the_batches(
 
     plain = AutoModelForCausalLM.from_pretrained(small_models["llama"]).eval()
     nats, right, count = 0.0, 0, 0
-    hits, prompts = list[bool](), list[str]()
+    hits, prompts, losses = list[bool](), list[str](), list[float]()
     for example, line in zip(examples, probe.lines(), strict=True):
         with torch.no_grad():
             logits = plain(torch.tensor([example.ids])).logits[0, example.places]
         targets = torch.tensor(example.targets)
+        losses += F.cross_entropy(logits, targets, reduction="none").tolist()
         own = F.cross_entropy(logits, targets, reduction="sum").item()
         assert line["loss"] == pytest.approx(own / len(targets), rel=1e-5)
         assert (line["row"], line["tokens"]) == (example.origin, len(targets))
@@ -75,6 +76,11 @@ def test_perplexity_and_accuracy_are_of_all_output_tokens_whatever_the_batches(
     ends = (found["token_accuracy_low"], found["token_accuracy_high"])
     assert ends == pytest.approx((by_prompt.low, by_prompt.high)), "tokens of a conversation are no independent draws"
     assert ends != pytest.approx((by_token.low, by_token.high))
+    loss = mean(losses, np.unique(prompts, return_inverse=True)[1])
+    assert loss.low is not None
+    assert loss.high is not None
+    ends = (found["perplexity_low"], found["perplexity_high"])
+    assert ends == pytest.approx((math.exp(loss.low), math.exp(loss.high)), rel=1e-5)
 
 
 def test_with_soft_targets_the_loss_is_theirs_and_perplexity_that_of_the_teachers_tokens(
