@@ -51,7 +51,7 @@ from ppo.config import PPOConfig
 from ppo.config.rollout import OWN
 from ppo.memory import check_run_memory
 from ppo.opponents import check_opponents
-from ppo.rewards import EVAL_SCORER, optimised
+from ppo.rewards import EVAL_SCORER, optimised, weight_notes
 from ppo.task_setups import Prepare, TaskSetup, check_setup, verdict_notes
 
 MOST_PASSES, FEWEST_ITERATIONS = 10, 10
@@ -93,6 +93,7 @@ class Plan:
             show_rejections(setup.tally)
         parts = [part.line("prompts") for part in setup.parts]
         show_notes([*setup.reading, *parts, str(config.algorithm), *verdict_notes(config, setup)])
+        show_notes(weight_notes(setup.reward_function))
         say(f"{engine_name(self.deepspeed)}, {world_size()} rank(s), {config.policy.precision}")
         show_notes(self.notes)
 

@@ -26,6 +26,7 @@ from ppo.check import Plan
 from ppo.experience import LogprobMismatch
 from ppo.journal import Journal
 from ppo.monitoring.metrics import Clock, TimedReward, text_sums
+from ppo.rewards import at_iteration
 from ppo.rollouts import Played, roll_out, share_of_iteration
 from ppo.setup import TrainingComponents
 from ppo.state import LoopState
@@ -111,7 +112,8 @@ class PendingRollouts:
         """Play an iteration by the weights from after so many updates, which were synced, and write it to the journal.
         Collective, unless this rank plays alone.
         """
-        c, reward = self.c, self.c.setup.reward_function
+        c = self.c
+        reward = at_iteration(c.setup.reward_function, iteration, self.plan.iterations)
         before = text_counts(reward)
         timed = TimedReward(reward, clock) if reward and clock else reward
         played = roll_out(

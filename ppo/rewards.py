@@ -48,7 +48,7 @@ def load_scorer_reward(
     weights = read_weights(settings.weights, paths)
     given = Given(frozenset(columns), of_policy=tokenizer is not None)
     sources, monitors = _load(settings, tokenizer, given, _joined(paths), _joined(monitored(settings)))
-    return ScorerReward(sources, weights, None, *limits_of(settings)), monitors
+    return ScorerReward(sources, weights.last, None, *limits_of(settings), weights.first), monitors
 
 
 def normalised_by_run(settings: RewardConfig, reward: RewardFunction | None) -> list[str]:
@@ -61,6 +61,26 @@ def normalised_by_run(settings: RewardConfig, reward: RewardFunction | None) -> 
     asked = settings.normalize == "run"
     own = {n: one for n, one in reward.scorers.items() if not isinstance(one, ComparingJudge)}
     return [name for name, one in own.items() if asked or not isinstance(one, FunctionReward)]
+
+
+def at_iteration(reward: RewardFunction | None, iteration: int, iterations: int) -> RewardFunction | None:
+    """The reward with the weights of an iteration of a run: the first one's, the last one's, or between them."""
+    if not isinstance(reward, ScorerReward) or not reward.first_weights:
+        return reward
+    return reward.at(iteration / max(1, iterations - 1))
+
+
+def changing_weights(reward: RewardFunction | None) -> dict[str, float]:
+    """Metrics of an iteration: those weights of its reward that change in a run."""
+    changing = reward.first_weights if isinstance(reward, ScorerReward) else {}
+    return {f"reward/weight/{name}": reward.weights[name] for name in changing}  # type: ignore[union-attr]
+
+
+def weight_notes(reward: RewardFunction | None) -> list[str]:
+    """A line on weights that change."""
+    first = reward.first_weights if isinstance(reward, ScorerReward) else {}
+    changes = [f"{name} from {begin:g} to {reward.weights[name]:g}" for name, begin in first.items()]  # type: ignore[union-attr]
+    return [f"weights change evenly over the run: {', '.join(changes)}; evaluations have the last ones"] * bool(first)
 
 
 def weights_by_group(settings: RewardConfig, reward: RewardFunction | None) -> Mapping[str, float] | None:

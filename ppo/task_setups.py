@@ -270,7 +270,8 @@ def _function_reward(
     if not isinstance(function, Mapping):
         return FunctionReward(function, *limits)
     functions = {name: FunctionReward(one, *limits, name) for name, one in function.items()}
-    return ScorerReward(functions, read_weights(settings.weights, functions), None, *limits_of(settings))
+    weights = read_weights(settings.weights, functions)
+    return ScorerReward(functions, weights.last, None, *limits_of(settings), weights.first)
 
 
 def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> TaskSetup:

@@ -59,7 +59,14 @@ from ppo.monitoring.safeguards import (
 )
 from ppo.opponents import claim_pool, set_opponent
 from ppo.pending import PendingRollouts, recovering, sync
-from ppo.rewards import EVAL_SCORER, normalised_by_run, scorers_of_chats, weights_by_group
+from ppo.rewards import (
+    EVAL_SCORER,
+    at_iteration,
+    changing_weights,
+    normalised_by_run,
+    scorers_of_chats,
+    weights_by_group,
+)
 from ppo.rollouts import Played, Rollouts, complete, gather, play_tasks, refuse_idle_agents, share_of_iteration
 from ppo.setup import TrainingComponents, set_up
 from ppo.state import LoopState, read_state, write_state
@@ -142,7 +149,8 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         played = _completed(config, c, pending.take(iteration, clock), run, iteration)
         pending.begin_next(iteration + 1, clock)
         episodes, groups = played.episodes, number_groups(played.episodes, played.share.groups)
-        weights = weights_by_group(config.reward, c.setup.reward_function)
+        reward = at_iteration(c.setup.reward_function, iteration, iterations)
+        weights = weights_by_group(config.reward, reward)
         rollouts = gather(episodes, config, before - played.updates, groups, weights)
 
         # 3. log-probabilities of policy and reference, values
@@ -165,7 +173,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         # 6. metrics, the KL coefficient, the end of a collapsed run
         clock.phase("log")
         metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, first.mismatch)
-        metrics |= spread | opponent | reduce_means(played.texts) | c.sampler.metrics
+        metrics |= spread | opponent | reduce_means(played.texts) | c.sampler.metrics | changing_weights(reward)
         collapsed = update_kl(config, state, metrics)
         state.end_iteration(config.critic, metrics.get("values/explained_variance"))
         write_rollouts(run, update, played, rollouts)

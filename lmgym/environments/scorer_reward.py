@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,8 @@ class ScorerReward:
     timeout: float | None = None
     """seconds a scorer may take for a batch; None: no limit, and no thread"""
     retries: int = 2
+    first_weights: Mapping[str, float] = field(default_factory=dict)
+    """of those that change: the weight at the beginning of a run, from which it goes evenly to that in `weights`"""
 
     def __post_init__(self) -> None:
         RetryPolicy(self.timeout, self.retries)
@@ -46,7 +48,8 @@ class ScorerReward:
             raise InputError(
                 f"weights for {sorted(self.weights)}; needed: for each of the scorers, {sorted(self.scorers)}"
             )
-        if not any(self.weights.values()) or not all(map(math.isfinite, self.weights.values())):
+        numbers = [*self.weights.values(), *self.first_weights.values()]
+        if not (any(numbers) or self.first_weights) or not all(map(math.isfinite, numbers)):
             raise InputError(f"weights {dict(self.weights)}; needed: finite numbers, not all 0")
         if others := sorted((self.moments or {}).keys() - self.scorers.keys()):
             raise InputError(f"moments for {others}; needed: for some of the scorers, {sorted(self.scorers)}")
@@ -55,6 +58,18 @@ class ScorerReward:
                 raise InputError(f"scorer {name} has mean {mean} and std {std}; needed: finite numbers, a std above 0")
         if self.clip is not None and not self.clip > 0:
             raise InputError(f"clip={self.clip}; needed: above 0 (5 to 10 is usual), or None for none")
+
+    def at(self, share: float) -> "ScorerReward":
+        """The reward when this share of a run is over, 0 to 1."""
+        return replace(
+            self,
+            weights={
+                **self.weights,
+                **{
+                    name: (1 - share) * first + share * self.weights[name] for name, first in self.first_weights.items()
+                },
+            },
+        )
 
     def check(self, columns: Collection[str]) -> None:
         """Raises InputError if a function requires what there is not in rows of these columns."""
@@ -76,7 +91,7 @@ class ScorerReward:
         found = {n: result.value for n, result in results.items() if result.value is not None and not abstains(result)}
         scores = {name: sum(value) if isinstance(value, tuple) else value for name, value in found.items()}
         errors = {name: result.error for name, result in results.items() if result.value is None}
-        used = [name for name, weight in self.weights.items() if weight]
+        used = [name for name, weight in self.weights.items() if weight or name in self.first_weights]
         dense = [name for name in used if isinstance(found.get(name), tuple)]
         if dense and len(used) > 1:
             errors |= dict.fromkeys(dense, "gave a list for a sample; needed: a number, of one of several functions")

@@ -192,6 +192,10 @@ TABLE: Table = [
                 "score by \\1",
                 "Mean score by the scorer \\1, a part of the reward.",
             ),
+            "reward/weight/([^/]+)": (
+                "weight of \\1",
+                "Weight of \\1 in the reward of an iteration, where it changes over the run.",
+            ),
             "eval/(eval_scorer|monitor/[^/]+)_std": "Standard deviation of that score over replies.",
             "eval/(eval_scorer|monitor/[^/]+)_error": "Standard error of the mean score.",
         },

@@ -17,7 +17,7 @@ import math
 import os
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lmgym.errors import MOST_SCORE, InputError, one_line, shown, shown_path
 from lmgym.runs.user_code import call_user_code
@@ -194,18 +194,27 @@ def load_on_main_rank(words: str | None, precision: Precision = "auto") -> dict[
         return raise_on_all_ranks(lambda: load_scorers(words, precision) if rank() == 0 and words is not None else {})
 
 
-def read_weights(weights: str | None, names: Collection[str]) -> dict[str, float]:
-    """Weights of the named scorers, 1 by default. Raises InputError for anything but `name=NUMBER`."""
-    given: dict[str, float] = {}
+class Weights(NamedTuple):
+    """Weights by name, at the end of a run, and at its beginning those of which they differ there."""
+
+    last: dict[str, float]
+    first: dict[str, float]
+
+
+def read_weights(weights: str | None, names: Collection[str]) -> Weights:
+    """From `name=NUMBER` or `name=FIRST:LAST`, comma-separated; 1 by default. Raises InputError for what is none."""
+    given: dict[str, list[float]] = {}
     for part in filter(str.strip, (weights or "").split(",")):
         name, _, number = part.partition("=")
         try:
-            given[name.strip()] = weight = float(number)
+            numbers = [float(one) for one in number.split(":")]
         except ValueError:
-            weight = math.nan
-        if not abs(weight) <= MOST_SCORE:
-            needed = f"name=NUMBER, comma-separated, each at most {MOST_SCORE:,.0f} in size"
+            numbers = [math.nan]
+        if len(numbers) > 2 or not all(abs(one) <= MOST_SCORE for one in numbers):
+            needed = f"name=NUMBER or name=FIRST:LAST, comma-separated, each at most {MOST_SCORE:,.0f} in size"
             raise InputError(f"--weights {shown(weights)}: found {shown(number)}; needed: {needed}")
+        given[name.strip()] = numbers
     if unknown := given.keys() - set(names):
         raise InputError(f"--weights names {one_line(', '.join(sorted(unknown)))}; the scorers are {', '.join(names)}")
-    return {name: given.get(name, 1.0) for name in names}
+    first = {name: numbers[0] for name, numbers in given.items() if numbers[0] != numbers[-1]}
+    return Weights({name: given.get(name, [1.0])[-1] for name in names}, first)

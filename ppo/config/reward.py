@@ -18,7 +18,7 @@ class RewardConfig:
     scorers: str | None = None
     """[name=]PATH, comma-separated; a path without a name is named after its folder"""
     weights: str | None = None
-    """name=NUMBER, comma-separated, of reward and scorers; None: 1 each"""
+    """name=NUMBER, comma-separated, of reward and scorers, or name=FIRST:LAST, evenly over the run; None: 1 each"""
     eval_scorer: str | None = None
     """a scorer that is never optimised: folder, hub id, or world:SEED, that world's hidden utility; an alarm is raised
     if its score falls while the reward rises"""

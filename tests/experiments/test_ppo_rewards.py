@@ -46,6 +46,20 @@ def test_a_reward_of_a_file_is_optimised_as_its_author_wrote_it_and_logged_raw(g
     assert found["reward/total"][2] == pytest.approx(found["reward/mean"][2]), "nothing is clipped"
 
 
+@pytest.mark.parametrize("normalize", ["none", "group"])
+def test_weights_change_evenly_over_a_run_and_evaluations_have_the_last_ones(
+    normalize: str, go: Go, tmp_path: Path, capsys
+) -> None:
+    rewards = f"{tmp_path}/f.py:letters,{tmp_path}/f.py:constant"
+    folder = go(reward=rewards, weights="constant=0:3", normalize=normalize, max_updates=6, eval_updates=2)
+    assert "weights change evenly over the run: constant from 0 to 3" in capsys.readouterr().out
+    found = read_metrics(folder)
+    assert list(found["reward/weight/constant"].values()) == [0.0, 1.5, 3.0]
+    for update, weight in found["reward/weight/constant"].items():
+        assert found["reward/mean"][update] == pytest.approx(found["scores/letters"][update] + 7 * weight)
+        assert found["eval/reward/mean"][update] == pytest.approx(found["eval/scores/letters"][update] + 21)
+
+
 def test_by_group_a_constant_reward_changes_nothing_and_logs_and_monitors_are_raw(go: Go, tmp_path: Path) -> None:
     letters = f"{tmp_path}/f.py:letters"
     given = {"normalize": "group", "monitor_scorers": f"watched={letters}"}

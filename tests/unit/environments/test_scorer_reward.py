@@ -44,6 +44,15 @@ def test_a_scorer_is_called_once_for_the_batch_with_unchanged_replies() -> None:
     assert calls == [([one.request.prompt for one in batch], ["hi\nthere \t you", "ok"])]
 
 
+def test_weights_that_change_are_worked_out_by_hand_and_0_at_the_beginning_is_no_failure() -> None:
+    """Two letters score 2 and -20."""
+    reward = ScorerReward({"a": LONG, "gold": MINUS}, {"a": 1.0, "gold": 0.5}, first_weights={"a": 0.0})
+    found = [reward.at(share).rewards(chats("xx"))[0].reward for share in (0.0, 0.25, 1.0)]
+    assert found == [-10.0, 0.5 - 10, 2 - 10.0]
+    alone = ScorerReward({"a": LONG}, {"a": 1.0}, first_weights={"a": 0.0})
+    assert alone.at(0.0).rewards(chats("xx"))[0].reward == 0.0
+
+
 def test_scores_of_weight_0_are_logged_and_their_failure_loses_no_reward() -> None:
     broken = FunctionScorer(lambda _, replies: [NAN] * len(replies))
     weights = {"a": 1.0, "gold": 0.0}

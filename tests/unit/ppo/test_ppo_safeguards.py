@@ -19,7 +19,6 @@ from lmgym.models.forward.freezing import frozen_modules
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
 from lmgym.scoring.alarm import Reading
-from lmgym.scoring.named_scorers import read_weights
 from lmgym.scoring.retries import WHOLE_STALLS
 from lmgym.text import Conversation, Turn
 from ppo.actor_critic import Reference, build
@@ -503,14 +502,6 @@ def test_a_run_ends_with_the_iteration_in_which_its_updates_are_reached_and_says
         override(config, ["--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "PPO: at the end of the iteration that reaches them" in shown
-
-
-def test_weights_of_scorers_are_read_and_refused() -> None:
-    assert read_weights("b=-2", ["a", "b"]) == {"a": 1.0, "b": -2.0}
-    with pytest.raises(InputError, match="found 'much'"):
-        read_weights("a=much", ["a"])
-    with pytest.raises(InputError, match="names c; the scorers are a, b"):
-        read_weights("c=1", ["a", "b"])
 
 
 @pytest.mark.parametrize("changes", [{"num_layers_unfrozen": 1}, {}, {"lora": 4}])

@@ -137,13 +137,19 @@ def test_every_task_is_played_once_before_any_is_again() -> None:
 
 
 def test_scorers_have_the_weights_that_are_given_and_1() -> None:
-    assert read_weights(" b = -.5,", ["a", "b", "c"]) == {"a": 1.0, "b": -0.5, "c": 1.0}
-    assert read_weights(None, ["a"]) == {"a": 1.0}
+    assert read_weights(" b = -.5,", ["a", "b", "c"]) == ({"a": 1.0, "b": -0.5, "c": 1.0}, {})
+    assert read_weights(None, ["a"]) == ({"a": 1.0}, {})
+    assert read_weights("a=0:.5,b=2:2", ["a", "b"]) == ({"a": 0.5, "b": 2.0}, {"a": 0.0})
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [("a=much", "found 'much'; needed: name=NUMBER"), ("z=1", "--weights names z; the scorers are a, b")],
+    [
+        ("a=much", "found 'much'; needed: name=NUMBER or name=FIRST:LAST"),
+        ("a=0:1:0", "found '0:1:0'; needed: name=NUMBER"),
+        ("a=0:nan", "found '0:nan'; needed: name=NUMBER"),
+        ("z=1", "--weights names z; the scorers are a, b"),
+    ],
 )
 def test_weights_of_nobody_and_that_are_no_numbers_are_refused(weights: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
