@@ -19,9 +19,8 @@ from lmgym.distributed.ranks import rank, world_size
 from lmgym.environments.protocol import POLICY, Observation, StepResult, Task
 from lmgym.errors import InputError
 from lmgym.generation.thoughts import split_thought
-from lmgym.runs.files import write_json
 from lmgym.scoring.judge_prompts import NAMES, comparing_prompt
-from lmgym.scoring.judge_settings import JUDGE_FILE
+from lmgym.scoring.judge_settings import save_judge_tokens
 from lmgym.scoring.label_probabilities import read_written
 from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE
 from ppo.config import PPOConfig
@@ -137,5 +136,5 @@ def both_orders(
 def save_settings(config: PPOConfig, folder: Path) -> None:
     """Writes how the judge in a run's folder is asked, which `compare:FOLDER` reads; on rank 0."""
     tokens = config.rollout.max_new_tokens if config.rollout.policy_over == "tokens" else None
-    if rank() == 0 and (folder / "model").is_dir():
-        write_json(folder / "model" / JUDGE_FILE, {"judge_tokens": tokens})
+    if rank() == 0:
+        save_judge_tokens(folder, tokens)

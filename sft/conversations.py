@@ -69,6 +69,8 @@ class TrainingChat:
     """column of the output"""
     text: str = ""
     """a plain text, all of which is learned, in the place of the conversation"""
+    about: Conversation | None = None
+    """the conversation that a judge is asked about; rows are split by it"""
 
     @property
     def prompt(self) -> Conversation:
@@ -79,7 +81,7 @@ class TrainingChat:
     @property
     def prompt_key(self) -> str:
         """Equal for prompts that differ in case and white space only: near duplicates stay on one side of a split."""
-        return " ".join(self.text.lower().split()) if self.text else prompt_key(self.prompt)
+        return " ".join(self.text.lower().split()) if self.text else prompt_key(self.about or self.prompt)
 
     def map_replies(self, change: Callable[[Reply], Reply]) -> "TrainingChat":
         """The chat with changed outputs; a teacher's and a plain text stay as they are."""

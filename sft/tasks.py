@@ -8,6 +8,7 @@ from lmgym.data.task_data import Preparation, TaskData, prepare
 from lmgym.models.forward.policies import PolicyModel
 from sft.config import SftConfig
 from sft.conversations import TrainingChat, validate_chats, validate_chosen, validate_distillation_rows
+from sft.judging import validate_rationales
 from sft.objectives import NextToken, SoftTargets
 from sft.tokenization import Example, tokenize_chats
 
@@ -31,3 +32,4 @@ class SftTask:
 CHAT = SftTask("cross entropy of the bot's turns", validate_chats, NextToken)
 CHOSEN = SftTask("cross entropy of the chosen replies", validate_chosen, NextToken)
 SOFT_TARGETS = SftTask("binary cross entropy with a teacher's probabilities", validate_distillation_rows, SoftTargets)
+RATIONALES = SftTask("cross entropy of a judge's reasons and verdicts", validate_rationales, NextToken)

@@ -5,7 +5,7 @@ Each file is a subject: model, run, rows, training; ranges has the numbers that 
 from lmgym.config.meanings import Means, meanings
 from lmgym.config.model import ModelConfig, OptimizerConfig
 from lmgym.config.ranges import SEED, Preferred, Range, UpTo, check_ranges, seed_settings
-from lmgym.config.rows import PASSAGE, VERDICT, ColumnConfig, RowsConfig, TextForm, check_eval_size
+from lmgym.config.rows import PASSAGE, RATIONALE, VERDICT, ColumnConfig, RowsConfig, TextForm, check_eval_size
 from lmgym.config.run import (
     FREE_SETTINGS,
     LengthSettings,
@@ -20,6 +20,7 @@ from lmgym.config.training import CapabilitiesConfig, SamplesConfig, TrainerConf
 __all__ = [
     "FREE_SETTINGS",
     "PASSAGE",
+    "RATIONALE",
     "SEED",
     "VERDICT",
     "CapabilitiesConfig",

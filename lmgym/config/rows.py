@@ -12,6 +12,8 @@ PASSAGE = "(context)"
 """our name of the column that --context_column names: one that is called context is not read without being named"""
 VERDICT = "(verdict)"
 """our name of the column that --verdict_column names"""
+RATIONALE = "(rationale)"
+"""our name of the column that --rationale_column names"""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class ColumnConfig(SameInEveryStage):
     first_wins: str | None = None
     """the verdict by which the first reply (chosen_column, or the first of two such as response_a) is the better one,
     where the words do not say it: "Response A", 0; others but ties are for the second"""
+    rationale_column: str | None = None
+    """column of a rater's reasons, which a judge learns (train sft judge_rationales); None: found by its name"""
     votes: Literal["soft", "majority"] = "soft"
     """of several raters: soft: their share is the preference that reward models and bon learn; majority: one side"""
     system_column: str | None = None
@@ -58,7 +62,7 @@ class ColumnConfig(SameInEveryStage):
     @property
     def named(self) -> dict[str, tuple[str, str]]:
         """(flag, column) of the columns that are named, by our name of each."""
-        ours = {"reply": "completion", "context": PASSAGE, "verdict": VERDICT}
+        ours = {"reply": "completion", "context": PASSAGE, "verdict": VERDICT, "rationale": RATIONALE}
         flags = [field.name for field in fields(self) if field.name.endswith("_column")]
         found = {flag.removesuffix("_column"): flag for flag in flags if getattr(self, flag)}
         return {ours.get(name, name): (flag, getattr(self, flag)) for name, flag in found.items()}

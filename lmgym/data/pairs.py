@@ -12,6 +12,7 @@ from typing import Any
 
 from lmgym.config import ColumnConfig
 from lmgym.data.json_rows import parse_json, refuse_unusable_value
+from lmgym.data.rationales import NAMES as RATIONALES
 from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import (
@@ -101,7 +102,7 @@ def reads_pair(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return ("prompt", "tools", *sides)
 
 
-WANTED = Wanted("pairs", NEEDED, (COLUMNS, RANKED), reads_pair)
+WANTED = Wanted("pairs", NEEDED, (COLUMNS, RANKED), reads_pair, about_replies=RATIONALES)
 
 
 def validate(

@@ -60,6 +60,8 @@ class Wanted:
     """what gets the columns that are not read: the reward function"""
     left_out: Collection[str] = ()
     """columns that do not go there either"""
+    about_replies: Collection[str] = ()
+    """our names of columns about the replies, which no prompt needs where they are not read"""
     as_text: bool = False
     """prompts stay texts, whatever their form"""
     may_be_answers: bool = False
@@ -287,7 +289,8 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
             f"needed: {wanted.needed} (or name yours by --prompt_column and the like){advice(found.first)}"
         )
     # a damaged row may leave unread what the others use; sorted, so that messages are the same each time
-    unread = sorted(found.unread.keys() - {column for column, _ in found.used})
+    about = {names.given.get(name, name) for name in wanted.about_replies}
+    unread = sorted(found.unread.keys() - {column for column, _ in found.used} - about)
     needed = [] if wanted.may_be_answers else needed_columns(found.looked, unread, BELOW)
     if needed and PASSAGE not in names.given:
         first, column = needed[0], one_line(needed[0].column, 60)

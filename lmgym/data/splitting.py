@@ -136,9 +136,9 @@ def _joined(prompts: Sequence[str], values: Sequence[str | None]) -> list[str]:
 def first_message(row: Prompted) -> str:
     """A row's conversation up to its first question, the same for those that differ in case and white space only.
 
-    Of a conversation of one message it is the prompt's key.
+    Of a conversation of one message it is the prompt's key. Of a question to a judge it is that of what it is about.
     """
-    asked = row.conversation
+    asked = getattr(row, "about", None) or row.conversation
     if not isinstance(asked, Conversation) or len(asked.turns) < 2:
         return row.prompt_key
     first = next((i for i, turn in enumerate(asked.turns) if turn.speaker == "user"), 0)

@@ -113,7 +113,7 @@ def _named(value: Any, sides: Sequence[str], fields: Fields) -> float | None:
         place
         for one, words in names.items()
         for other, others in names.items()
-        if one != other and _differing(words, others) == marks
+        if one != other and differing(words, others) == marks
         for place, name in enumerate((one, other))
         if fields[name] == value
     }
@@ -182,14 +182,14 @@ def sides_of(fields: Fields, even_chosen: bool = False) -> tuple[str, str] | Non
     return None if has_chosen else _two_sides(fields)
 
 
-def _differing(one: list[str], other: list[str]) -> tuple[str, str] | None:
+def differing(one: list[str], other: list[str]) -> tuple[str, str] | None:
     """The words in which two names differ, if they do in one alone."""
     both = [(a, b) for a, b in zip(one, other, strict=False) if a != b]
     return both[0] if len(one) == len(other) and len(both) == 1 else None
 
 
 def _marks(sides: Sequence[str]) -> Sequence[str]:
-    return _differing(*map(words_of_name, sides)) or ()
+    return differing(*map(words_of_name, sides)) or ()
 
 
 def _two_sides(fields: Fields) -> tuple[str, str] | None:
@@ -207,7 +207,7 @@ def _marked_pairs(names: tuple[Any, ...]) -> dict[tuple[str, str], bool]:
         (a, b): any(word.rstrip("s") in REPLIES for word in words[a])
         for a in words
         for b in words
-        if a != b and _differing(words[a], words[b]) in MARKS
+        if a != b and differing(words[a], words[b]) in MARKS
     }
 
 

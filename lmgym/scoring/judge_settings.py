@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from lmgym.config import Range, check_ranges
 from lmgym.errors import MOST_SECONDS, MOST_TOGETHER, InputError, shown
+from lmgym.runs.files import write_json
 
 JUDGE_FILE = "judge.json"
 """in the folder of a model that was trained as a judge: how it is asked"""
@@ -60,6 +62,16 @@ class JudgeConfig:
         default = JudgeConfig()
         own: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(given, **{name: value for name, value in own.items() if value != getattr(default, name)})
+
+
+def save_judge_tokens(folder: Path, tokens: int | None) -> None:
+    """Writes how the judge of a run's folder is asked, which `compare:FOLDER` reads, beside each of its weights.
+
+    `tokens` are those of its reasons with its verdict; None: it answers at once.
+    """
+    for name in ("model", "adapter", "last"):
+        if (folder / name).is_dir():
+            write_json(folder / name / JUDGE_FILE, {"judge_tokens": tokens})
 
 
 def read_prices(text: str) -> tuple[float, float]:
