@@ -31,10 +31,11 @@ from lmgym.statistics import from_moments
 from lmgym.text import Conversation, to_transcript
 from lmgym.training.reporting import show_samples
 from ppo.config import PPOConfig
+from ppo.monitoring.equal_length import shares_at_equal_length
 from ppo.monitoring.metrics import Sums, episode_sums, reduce_means
 from ppo.rewards import EVAL_SCORER
 from ppo.rollouts import play_tasks
-from ppo.task_setups import TaskSetup
+from ppo.task_setups import TaskSetup, judges_that_compare
 
 EVALUATION_SEED = 7_654_321
 SHOWN = 4  # replies that are printed at an evaluation
@@ -95,11 +96,13 @@ def evaluate(
             std = math.sqrt(max(0.0, squares[name] - mean * mean))
             metrics |= {key: mean, f"{key}_std": std, f"{key}_error": std / math.sqrt(total - failed)}
             metrics |= _interval(key, mean, std, total - failed)
+    shares, why_none = shares_at_equal_length(judges_that_compare(setup), acted, tasks, scores)
+    metrics |= shares
     notes = [
         f"the evaluation lacks {failed} of {total} {what}: {error}"
         for what, (failed, total, error) in failures.items()
         if failed
-    ]
+    ] + why_none
     own = [game | {"episode": numbers[game["episode"]]} for game in record_games(episodes, tasks)]
     games = [game for of_rank in all_gather_objects(own) for game in of_rank]
     readings = _readings(ranks, setup.monitors)

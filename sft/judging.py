@@ -81,8 +81,8 @@ def _answer(pair: Pair, reasons: str, order: int, record: Record) -> TrainingCha
 
 
 def save_settings(config: SftConfig, folder: Path) -> None:
-    """Writes how the judge in a run's folder is asked, which `compare:FOLDER` reads: with room for reasons that are half
-    as long again as the longest of its rows. On rank 0.
+    """Writes how the judge in a run's folder is asked, which `compare:FOLDER` reads: with room for reasons that are
+    half as long again as the longest of its rows. On rank 0.
     """
     weights = next((folder / name for name in ("model", "adapter") if (folder / name).is_dir()), None)
     if rank() != 0 or weights is None:  # a dry run

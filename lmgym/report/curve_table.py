@@ -134,6 +134,17 @@ CURVES = (
         bounds=(0.0, 1.0),
     ),
     Curve(
+        "equal_length",
+        "Share won at equal length",
+        "Share of held-out prompts on which a judge that compares prefers the policy's reply to that of the "
+        "policy before step 1, as if both were as long; .5: no better. Where it is far below "
+        "the plain share, the judge prefers long replies.",
+        {},
+        "share of replies",
+        within="eval/equal_length/",
+        bounds=(0.0, 1.0),
+    ),
+    Curve(
         "capabilities",
         "Capabilities",
         "What the model can do besides the task that it is trained on, by lm-eval. "

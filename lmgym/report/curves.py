@@ -14,7 +14,9 @@ from lmgym.statistics import ENDS, Bounds
 
 MOST_PROBE_SERIES = 6
 OPTIMISED = "reward, optimised"
-NO_EVALUATION_SETS = ("reward", "rollout", "monitor", "samples", "scores", "diversity", "capability", "agreement")
+NO_EVALUATION_SETS = (
+    *("reward", "rollout", "monitor", "samples", "scores", "diversity", "capability", "agreement", "equal_length"),
+)
 """second parts of metrics that are no evaluation set's"""
 
 

@@ -229,6 +229,20 @@ TABLE: Table = [
     ),
     *group(
         RL,
+        "share of replies",
+        {
+            "eval/equal_length/([^/]+)": (
+                "share won at equal length, by \\1",
+                "Share of held-out prompts on which the judge \\1 prefers the policy's reply to that of the policy "
+                "before step 1, as if both were as long: from a logistic function of the difference in length "
+                "(Dubois et al. 2024). .5: no better.",
+            ),
+        },
+        better="higher",
+        over="episodes",
+    ),
+    *group(
+        RL,
         "share of pairs",
         {
             "eval/agreement/([^/]+)": (

@@ -194,6 +194,11 @@ class ComparingJudge:
             shares[i] = one.p if one else float("nan")
         return shares
 
+    def longer_by(self, conversation: Conversation | str | None, reply: Reply) -> int | None:
+        """Characters that a reply has more than the starting reply to its conversation; None without one."""
+        start = self.starting.get(key_of(conversation)) if isinstance(conversation, Conversation) else None
+        return None if start is None else len(words_of(reply)) - len(start)
+
     def score_groups(
         self, conversations: Sequence[Conversation], groups: Sequence[Sequence[Reply]]
     ) -> list[list[float]]:

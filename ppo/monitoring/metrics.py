@@ -26,6 +26,7 @@ Sums = dict[str, tuple[float, float]]
 """a sum and the count that it is divided by"""
 IF_ANY = ("rollout/absent_agents", "rollout/failed_episodes", "sampler/masked_replies")
 """metrics that are left out while there are none"""
+ROUNDING = 1e-12  # of a sum beside that of its terms' absolute values
 LINE = (
     "reward/mean",
     "eval/reward/mean",
@@ -173,7 +174,9 @@ def iteration_metrics(
 
 
 def _pair(numbers: Sequence[float]) -> tuple[float, float]:
-    return float(np.sum(numbers)) if len(numbers) else 0.0, float(len(numbers))
+    """The sum, which is 0 if it is nothing but rounding, as of strengths that sum to 0 in each group; and the count."""
+    total = float(np.sum(numbers)) if len(numbers) else 0.0
+    return (0.0 if abs(total) <= ROUNDING * np.abs(numbers).sum() else total), float(len(numbers))
 
 
 def _std(squares: float, mean: float) -> float:

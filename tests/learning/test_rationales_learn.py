@@ -17,7 +17,10 @@ from sft.judging import save_settings, validate_rationales
 from sft.tasks import RATIONALES
 from sft.train import train
 
-THINGS = "apple bread chair door egg fish grape house ink jam kite lamp moon nest oak pen quilt rose sun tree".split()
+THINGS = [
+    *("apple", "bread", "chair", "door", "egg", "fish", "grape", "house", "ink", "jam"),
+    *("kite", "lamp", "moon", "nest", "oak", "pen", "quilt", "rose", "sun", "tree"),
+]
 HOW = ("quickly", "slowly", "kindly", "at once")
 TOKENS = 32
 
@@ -33,7 +36,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def share_in_form(model: Path, file: Path, tokens: int | None) -> float:
-    """Of verdicts on both orders of the first pairs, those in the asked form; asked as its folder says without tokens."""
+    """Of verdicts on both orders of some pairs, those in the asked form; without `tokens` asked as its folder says."""
     chats, _ = validate_rationales(read_records(str(file)))
     asked = [chat.prompt for chat in chats[:40]]
     found: dict[int, Reading] = {}

@@ -48,6 +48,7 @@ LAYERS = (
     "ppo.learner",
     "ppo.algorithms.learning",
     "ppo.monitoring.metrics",
+    "ppo.monitoring.equal_length",
     "ppo.evaluation",
     "ppo.best",
     "ppo.monitoring",

@@ -1,4 +1,4 @@
-"""Reasons of raters: the column that holds them, replies that they name by a place, and stages that do not read them."""
+"""Reasons of raters: the column that holds them, replies that they name by a place, stages that do not read them."""
 
 from pathlib import Path
 

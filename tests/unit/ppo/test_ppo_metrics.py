@@ -110,6 +110,17 @@ def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
     assert "sampler/masked_replies" not in line, "there are none"
 
 
+def test_strengths_that_sum_to_0_in_each_group_have_a_mean_of_0() -> None:
+    strengths = [0.1, 0.2, -0.3, 1.1, 2.2, -3.3]
+    assert sum(strengths) != 0.0, "by rounding"
+    scored = [replace(step(1, one), scores={"j": one}) for one in strengths]
+    found = reduce_means(episode_sums([episode(one) for one in scored]))
+    assert (found["reward/mean"], found["scores/j"]) == (0.0, 0.0)
+    assert status_figures(found, "", 8) == ["reward 0"]
+    small = reduce_means(episode_sums([episode(step(1, one)) for one in (1.0, -1.0, 1e-9)]))
+    assert small["reward/mean"] == pytest.approx(1e-9 / 3)
+
+
 def test_replies_that_the_correction_masks_are_counted_among_those_that_have_loss() -> None:
     rollouts = gather(EPISODES, PPOConfig("x"))
     with_loss = int(rollouts.row_has_loss.sum())

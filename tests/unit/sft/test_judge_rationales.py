@@ -1,4 +1,4 @@
-"""Pairs with reasons as a judge's answers: its own prompt in both orders, reasons about a place in their order alone."""
+"""Pairs with reasons as a judge's answers: its own prompt in both orders, reasons about a place in their order."""
 
 import json
 from pathlib import Path
@@ -69,15 +69,17 @@ def test_rows_that_do_not_say_which_reply_is_first_duplicates_and_rows_without_r
     chats, rejections = validate_rationales(rows)
     assert len(chats) == 2
     found = [one.found for one in rejections]
-    assert "does not say which one is first" in found[0] and "the replies of line 1" in found[1]
-    assert found[2] == "no reasons" and "--rationale_column" in found[3]
+    assert "does not say which one is first" in found[0]
+    assert "the replies of line 1" in found[1]
+    assert found[2] == "no reasons"
+    assert "--rationale_column" in found[3]
 
 
 def test_rows_without_such_a_column_are_refused_and_a_flag_names_another(tmp_path: Path) -> None:
     rows = [pair(i, rationale=None, why="It is good.") for i in range(2)]
     for row in rows:
         del row.fields["rationale"]
-    with pytest.raises(InputError, match="holds no pairs with reasons.*--rationale_column"):
+    with pytest.raises(InputError, match=r"holds no pairs with reasons.*--rationale_column"):
         validate_rationales(rows)
     assert len(validate_rationales(rows, columns=ColumnConfig(rationale_column="why"))[0]) == 4
 
@@ -88,7 +90,8 @@ def test_both_orders_and_all_pairs_of_a_prompt_are_on_one_side_of_a_split(by: st
     chats, _ = validate_rationales(rows)
     sides = split_rows(chats, None, by, (), 8, 0, "rows", "eval_dataset")
     asked = [{chat.about for chat in side} for side in (sides.train, sides.held_out)]
-    assert len(sides.held_out) == 8 and not asked[0] & asked[1]
+    assert len(sides.held_out) == 8
+    assert not asked[0] & asked[1]
 
 
 def test_the_folder_says_how_many_tokens_the_longest_reasons_need(tmp_path: Path, monkeypatch) -> None:
@@ -103,4 +106,5 @@ def test_the_folder_says_how_many_tokens_the_longest_reasons_need(tmp_path: Path
     save_settings(config, tmp_path / "run")
     found = json.loads((tmp_path / "run/model" / JUDGE_FILE).read_text())["judge_tokens"]
     longest = len(TOKENIZER(f"{words}\n\n[[A]]").input_ids)
-    assert found % 64 == 0 and 1.5 * longest <= found < 1.5 * longest + 64
+    assert found % 64 == 0
+    assert 1.5 * longest <= found < 1.5 * longest + 64
