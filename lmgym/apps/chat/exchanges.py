@@ -10,7 +10,7 @@ from lmgym.generation.context_fitting import reply_within
 from lmgym.generation.protocol import Generator, Progress, Sampling
 from lmgym.scoring.protocol import Scorer
 from lmgym.scoring.ranking import ranks, score_replies
-from lmgym.text import Conversation, Turn, messages
+from lmgym.text import REASONING, Conversation, Turn, messages
 
 MOST_REPLIES = 1024
 HUMAN_DECISIONS = ("written", "tie", "rejected")
@@ -27,6 +27,15 @@ class Candidate:
     scores: dict[str, float | None] = field(default_factory=dict, repr=False)  # hidden in blind mode
     policy: str = field(default="", repr=False)
     """who wrote it, where several policies reply to a message; hidden like the scores"""
+    thought: str = field(default="", repr=False)
+    """what a model that thinks wrote to itself before its answer, which `text` is then: scorers and later turns see the
+    answer alone; hidden like the scores"""
+
+    @property
+    def message(self) -> dict[str, str]:
+        """The reply as a message, with its thought under the name that servers give it."""
+        thought = {REASONING[0]: self.thought} if self.thought else {}
+        return {"role": "assistant", "content": self.text.strip(), **thought}
 
 
 @dataclass
@@ -135,10 +144,11 @@ def preferences(exchanges: Sequence[Exchange], group: str) -> list[dict[str, Any
             rejected = other.text.strip()
             if not chosen or not rejected or rejected == chosen:
                 continue
+            picked = None if exchange.chosen is None else exchange.candidates[exchange.chosen].message
             row = {
                 "prompt": messages(exchange.prompt),
-                "chosen": [{"role": "assistant", "content": chosen}],
-                "rejected": [{"role": "assistant", "content": rejected}],
+                "chosen": [picked or {"role": "assistant", "content": chosen}],
+                "rejected": [other.message],
                 "group": group,
                 "turn": exchange.id,
                 "scores_visible": exchange.scores_visible,
@@ -210,7 +220,14 @@ def generate_candidates(
         )
     names = list(getattr(generator, "policies", ())) or [""]  # of one that asks several in turn
     candidates = [
-        Candidate(readable(c.text), c.tokens, c.finish_reason, seed, policy=names[i % len(names)])
+        Candidate(
+            readable(c.answer),
+            c.tokens,
+            c.finish_reason,
+            seed,
+            policy=names[i % len(names)],
+            thought=readable(c.thought),
+        )
         for i, c in enumerate(completions)
     ]
     return candidates, dropped, notes

@@ -46,6 +46,7 @@ def as_object(exchange: Exchange) -> dict[str, Any]:
     candidates = [
         {
             "text": candidate.text,
+            **({"thought": candidate.thought} if candidate.thought and not exchange.is_open else {}),
             "scores": {} if exchange.is_open else candidate.scores,
             "ranks": {} if exchange.is_open else {name: column[i] for name, column in ranked.items()},
             "tokens": candidate.tokens,

@@ -43,6 +43,7 @@ CANDIDATE_FIELDS: dict[str, tuple[type, ...]] = {
     "seed": (int,),
     "scores": (dict,),
     "policy": (str,),
+    "thought": (str,),
 }
 COLUMNS = ("tokens", "finish_reason", "seed")  # one value where all candidates have the same
 
@@ -63,6 +64,8 @@ def to_record(exchange: Exchange, before: Conversation, sampling: Mapping[str, A
     columns = {name: _folded([getattr(candidate, name) for candidate in exchange.candidates]) for name in COLUMNS}
     if any(candidate.policy for candidate in exchange.candidates) and not exchange.is_open:
         columns["policy"] = _folded([candidate.policy for candidate in exchange.candidates])
+    if any(candidate.thought for candidate in exchange.candidates):
+        columns["thought"] = [candidate.thought for candidate in exchange.candidates]
     known = {**_defaults(), "sampling": sampling, "seed": None}
     return {
         "turn": exchange.id,
@@ -118,13 +121,13 @@ def _candidates(value: list | dict) -> list[Candidate]:
     if isinstance(value, dict):
         parts = _typed(value, {"text": (list,), "scores": (dict,)})
         texts, scores = parts["text"], parts["scores"]
-        single = [*(value[name] for name in COLUMNS), value.get("policy", "")]
-        *columns, policies = [column if type(column) is list else [column] * len(texts) for column in single]
+        single = [*(value[name] for name in COLUMNS), value.get("policy", ""), value.get("thought", "")]
+        *columns, policies, thoughts = [one if type(one) is list else [one] * len(texts) for one in single]
         by_candidate = zip(*scores.values(), strict=True) if scores else [()] * len(texts)
         named = [dict(zip(scores, numbers, strict=True)) for numbers in by_candidate]
-        columns = [texts, *columns, named, policies]
+        columns = [texts, *columns, named, policies, thoughts]
         rows = [dict(zip(CANDIDATE_FIELDS, row, strict=True)) for row in zip(*columns, strict=True)]
-    return [Candidate(**_typed({"policy": "", **row}, CANDIDATE_FIELDS)) for row in rows]
+    return [Candidate(**_typed({"policy": "", "thought": "", **row}, CANDIDATE_FIELDS)) for row in rows]
 
 
 def _prompt(row: dict[str, Any], before: Conversation) -> Conversation:

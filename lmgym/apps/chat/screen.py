@@ -27,7 +27,7 @@ from lmgym.scoring.ranking import ranks, standardise
 REPLY_WIDTH, NARROW_REPLY_WIDTH = 24, 8  # least width of a reply; and beside the deciding scorer alone
 NARROW_BAR, BAR, WIDE = 4, 8, 120  # cells of the longest bar; and from this width on
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")  # of a cell
-MOST_SHOWN, LONGEST_NAME = 2000, 16  # characters of a reply, and of a scorer's name
+MOST_SHOWN, MOST_OF_THOUGHT, LONGEST_NAME = 2000, 500, 16  # characters of a reply, and of a scorer's name
 
 
 def make_console(file: IO[str] | None = None, width: int | None = None) -> CleanConsole:
@@ -86,9 +86,16 @@ def _notes_on_omitted(exchange: Exchange, omitted: Sequence[str], most: int) -> 
 
 
 def _reply(console: CleanConsole, exchange: Exchange) -> Text:
-    """The bot's reply; further lines are indented, so that none looks like a prompt."""
-    prompt = "bot> "
-    lines = Text(_cropped(exchange.reply or ""), "bold green").wrap(console, console.width - len(prompt))
+    """The bot's reply, below its thought; further lines are indented, so that none looks like a prompt."""
+    said = _indented(console, "bot> ", exchange.reply or "", "bold green")
+    thought = "" if exchange.chosen is None else exchange.candidates[exchange.chosen].thought
+    return (
+        Text("\n").join([_indented(console, "thought> ", thought, "dim", MOST_OF_THOUGHT), said]) if thought else said
+    )
+
+
+def _indented(console: CleanConsole, prompt: str, text: str, style: str, most: int = MOST_SHOWN) -> Text:
+    lines = Text(_cropped(text, most), style).wrap(console, console.width - len(prompt))
     return Text.assemble((prompt, "bold"), Text(f"\n{' ' * len(prompt)}").join(lines))
 
 
@@ -229,10 +236,10 @@ def _number(value: float) -> str:
     return f"{value:.2e}" if math.isfinite(value) else str(value)
 
 
-def _cropped(text: str) -> str:
-    if len(text) <= MOST_SHOWN:
+def _cropped(text: str, most: int = MOST_SHOWN) -> str:
+    if len(text) <= most:
         return clean(text)
-    return clean(text[:MOST_SHOWN]) + f"… and {len(text) - MOST_SHOWN:,} more characters"
+    return clean(text[:most]) + f"… and {len(text) - most:,} more characters"
 
 
 DELAY_SECONDS, UPDATE_SECONDS = 0.5, 0.2

@@ -17,7 +17,7 @@ from lmgym.errors import MOST_SCORE, MOST_TOGETHER, InputError, TooLong, did_you
 from lmgym.generation.context_fitting import fit
 from lmgym.generation.protocol import Generator, Sampling
 from lmgym.scoring.ranking import NOBODY, ranks, score_replies, selecting_scores
-from lmgym.text import Conversation, messages, render_all, tokenize_texts
+from lmgym.text import REASONING, Conversation, messages, render_all, tokenize_texts
 
 MOST_STOPS = 64
 UNSUPPORTED = {
@@ -245,7 +245,7 @@ class Writer:
         choices = [
             {
                 "index": i,
-                "message": {"role": "assistant", "content": one.candidate.text, "refusal": None},
+                "message": {"role": "assistant", "content": one.candidate.text, "refusal": None} | _thought(one),
                 "logprobs": None,
                 "finish_reason": _finish(one),
                 "lmgym": _opinion(one),
@@ -262,6 +262,7 @@ class Writer:
             text = one.candidate.text
             for delta, finish, more in (
                 ({"role": "assistant", "content": ""}, None, {}),
+                *(((thought, None, {}),) if (thought := _thought(one)) else ()),
                 ({"content": text}, None, {}),
                 ({}, _finish(one), {"lmgym": _opinion(one)}),
             ):
@@ -290,6 +291,11 @@ class Writer:
 
 def _finish(one: Choice) -> str:
     return "length" if one.candidate.finish_reason == "length" else "stop"
+
+
+def _thought(one: Choice) -> dict[str, str]:
+    """What the model wrote to itself, under the name that vLLM gives it."""
+    return {REASONING[0]: one.candidate.thought} if one.candidate.thought else {}
 
 
 def _opinion(one: Choice) -> dict[str, Any]:

@@ -109,6 +109,15 @@ function reasons(found) {
   return box;
 }
 
+// What a model wrote to itself before its answer, folded.
+function thoughtOf(candidate, id) {
+  const details = make("details", "", undefined, `thought-${id}`);
+  const text = make("div", "reply");
+  text.append(said(candidate.thought));
+  details.append(make("summary", "", "Its thought"), text);
+  return details;
+}
+
 // `does(action, body)` sends an action; `why(number)` gets the reasons of the scores.
 function card(exchange, candidate, mode, does, edits, why) {
   const id = letter(mode, candidate.number);
@@ -126,7 +135,9 @@ function card(exchange, candidate, mode, does, edits, why) {
   const text = make("div", "reply", undefined, `text-${id}`);
   if (candidate.text) text.append(said(candidate.text));
   else text.append(make("em", "", "(an empty reply)"));
-  element.append(top, text);
+  element.append(top);
+  if (candidate.thought) element.append(thoughtOf(candidate, id));
+  element.append(text);
   if (exchange.scorers.length) element.append(bars(exchange, candidate));
   const row = make("div", "buttons");
   if (mode === "chat") {

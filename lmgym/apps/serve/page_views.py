@@ -41,6 +41,7 @@ def exchange_view(exchange: Exchange) -> dict[str, Any]:
             scores = {name: dict(zip(("score", "rank", "z"), view[i], strict=True)) for name, view in views.items()}
             cut = candidate.finish_reason == "length"
             row |= {"scores": scores, "tokens": candidate.tokens, "cut": cut, "policy": candidate.policy}
+            row |= {"thought": candidate.thought} if candidate.thought else {}
         candidates.append(row)
     return {
         "turn": exchange.id,

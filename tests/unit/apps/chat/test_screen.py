@@ -291,3 +291,14 @@ def test_progress_appears_after_a_delay_counts_seconds_and_is_erased(monkeypatch
     assert not [t for t in threading.enumerate() if t.name == "progress"]
     with progress_on(io.StringIO()) as update:
         assert update is None
+
+
+def test_the_thought_of_the_chosen_reply_stands_above_it_and_is_cropped() -> None:
+    said = exchange_of("four", "five", selected=1)
+    said.candidates[1] = replace(said.candidates[1], thought="2 and 2\nmake " + "x" * 600)
+    lines = shown(said).splitlines()
+    [first] = [i for i, line in enumerate(lines) if line.startswith("thought> 2 and 2")]
+    assert lines[first + 1].startswith(" " * len("thought> ") + "make")
+    assert any("… and 113 more characters" in line for line in lines[first:])
+    assert lines[-1] == "bot> five"
+    assert "thought>" not in shown(replace(said, selected=0)), "the other reply has none"

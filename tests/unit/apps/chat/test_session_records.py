@@ -246,3 +246,20 @@ def test_hh_pairwise_reads_exported_preferences_without_rejections(make_session,
     assert pairs[0].chosen == session.exchanges[1].reply
     row = json.loads((tmp_path / "prefs.jsonl").read_text().splitlines()[0])
     assert row["group"] == session.conversation_id
+
+
+def test_a_thought_is_set_apart_kept_and_exported_with_what_is_picked(make_session, tmp_path: Path) -> None:
+    session, seen = make_session(), []
+    marks = iter(["<think>a\nb</think>\n\nfour", "no thought", "c</think>five", "<think>never ends"] * 2)
+    session.generator = ScriptedGenerator(lambda conversation, rng: (seen.append(conversation), next(marks))[1])
+    said = session.say("2 + 2?")
+    parts = sorted((candidate.thought, candidate.text) for candidate in said.candidates)
+    assert parts == [("", "no thought"), ("a\nb", "four"), ("c", "five"), ("never ends", "")]
+    four = next(i for i, candidate in enumerate(said.candidates, 1) if candidate.text == "four")
+    session.pick(four)
+    assert load(session.path).exchanges == session.exchanges
+    session.say("sure?")
+    assert seen[-1].turns[-2].text == "four", "the thought is in no later prompt"
+    found = preferences([session.exchanges[1]], "g")
+    assert found[0]["chosen"] == [{"role": "assistant", "content": "four", "reasoning_content": "a\nb"}]
+    assert [row["rejected"][0].get("reasoning_content") for row in found].count("c") == 1

@@ -402,6 +402,18 @@ def test_a_stream_has_comments_until_the_reply_is_chosen(slow, tmp_path: Path, m
     assert rows[1]["choices"][0]["delta"]["content"].startswith("reply ")
 
 
+def test_a_thought_is_reasoning_content_beside_the_answer_whole_and_in_a_stream(tmp_path: Path) -> None:
+    thinking = ScriptedGenerator(lambda conversation, rng: "<think>of a sea</think>\n\nThe Baltic.")
+    with serve_page({"thinking": thinking}, {}, tmp_path) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=PATIENCE)
+        message = client.chat.completions.create(model="thinking", messages=HELLO).choices[0].message
+        assert (message.content, message.model_extra["reasoning_content"]) == ("The Baltic.", "of a sea")
+        stream = client.chat.completions.create(model="thinking", messages=HELLO, stream=True)
+        deltas = [chunk.choices[0].delta for chunk in stream]
+    assert [d.model_extra["reasoning_content"] for d in deltas if d.model_extra] == ["of a sea"]
+    assert "".join(d.content or "" for d in deltas) == "The Baltic."
+
+
 def test_a_failure_in_a_stream_is_an_error_of_the_client(tmp_path: Path, monkeypatch, slow) -> None:
     monkeypatch.setattr(chat_app, "KEEP_ALIVE_SECONDS", 0.05)
 
