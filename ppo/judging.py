@@ -7,27 +7,31 @@ with the order if both name the same place.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from lmgym.data.mixing import read_sets
+from lmgym.data.mixing import DataSet, read_sets
 from lmgym.data.pairs import Pair, validate
+from lmgym.data.rationales import has_rationale
 from lmgym.data.splitting import overlap_notes, split_column, split_rows
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.environments.protocol import POLICY, Observation, StepResult, Task
 from lmgym.errors import InputError
 from lmgym.generation.thoughts import split_thought
 from lmgym.scoring.judge_prompts import NAMES, comparing_prompt
-from lmgym.scoring.judge_settings import save_judge_tokens
+from lmgym.scoring.judge_settings import JUDGE_FILE, save_judge_tokens
 from lmgym.scoring.label_probabilities import read_written
 from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE
+from lmgym.shell import command
 from ppo.config import PPOConfig
 from ppo.rewards import load_monitors
 from ppo.task_setups import TaskSetup, refuse_unused
 
 NO_VERDICT = -1.0
+LOOKED_AT = 100  # rows of a set, for reasons
 VERDICTS = tuple(f"[[{name}]]" for name in NAMES)
 
 
@@ -81,8 +85,22 @@ def judge_of_pairs(config: PPOConfig, tokenizer: Any) -> TaskSetup:
         load_monitors(config.reward, held, tokenizer),
         rejections=[*rejections, *sides.rejections],
         rows=sum(map(len, of_all)),
-        reading=[*notes, *sides.notes, *overlap_notes(sides.train, sides.held_out, sides.split_by, "pairs")],
+        reading=[
+            *notes,
+            *sides.notes,
+            *overlap_notes(sides.train, sides.held_out, sides.split_by, "pairs"),
+            *_reasons_note(config, sets),
+        ],
     )
+
+
+def _reasons_note(config: PPOConfig, sets: Mapping[str, DataSet]) -> list[str]:
+    """A line where rows have a rater's reasons, and the model has not learned to give any."""
+    first = (record.fields for rows in sets.values() for record in islice(rows, LOOKED_AT))
+    if not any(map(has_rationale, first)) or (Path(config.policy.model) / JUDGE_FILE).is_file():
+        return []
+    learn = command("lmgym", "train", "sft", "judge_rationales", "--dataset", config.rollout.prompts)
+    return [f"rows have a rater's reasons, which are not read here: {learn} learns them first (docs/judges.md)"]
 
 
 def tasks_of(pairs: Sequence[Pair], orders: Sequence[int], reasons: bool) -> list[Task]:

@@ -41,6 +41,22 @@ def test_each_pair_is_asked_in_both_orders_with_the_letter_of_the_preferred_repl
     assert reasons.fingerprint != setup.fingerprint
 
 
+def test_where_rows_have_reasons_a_line_says_what_learns_them_first(tmp_path: Path) -> None:
+    assert not [line for line in judge_of_pairs(config(tmp_path), TOKENIZER).reading if "reasons" in line]
+    file = tmp_path / "pairs.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    given = RolloutConfig(prompts=str(tmp_path / "with.jsonl"), eval_size=4, policy_over="actions")
+    (tmp_path / "with.jsonl").write_text("".join(json.dumps(row | {"reason": "It is good."}) + "\n" for row in rows))
+    settings = PPOConfig("x", rollout=given)
+    assert judge_of_pairs(settings, TOKENIZER).reading[-1] == (
+        "rows have a rater's reasons, which are not read here: lmgym train sft judge_rationales --dataset "
+        f"{tmp_path / 'with.jsonl'} learns them first (docs/judges.md)"
+    )
+    (tmp_path / JUDGE_FILE).write_text("{}")
+    learned = replace(settings, policy=replace(settings.policy, model=str(tmp_path)))
+    assert "reasons" not in judge_of_pairs(learned, TOKENIZER).reading[-1]
+
+
 def test_a_right_verdict_earns_1_a_wrong_one_0_and_none_loses_1() -> None:
     texts = ["[[A]]", "[[B]]", "<think>[[B]]?</think>It is [[A]]", "I like both", "[[C]]"]
     assert [verdict_of(text) for text in texts] == ["A", "B", "A", "", ""]

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from judge_server import comparing_judge, fenced, judge_servers
@@ -74,6 +75,33 @@ def test_verls_function_sends_single_replies_which_are_joined(server, expected, 
         return await asyncio.gather(*calls)
 
     assert asyncio.run(all_of_them()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_workers_of_verl_send_single_replies_from_threads_of_their_own_which_are_joined(
+    server, expected, monkeypatch
+) -> None:
+    monkeypatch.setenv("LMGYM_RUN", "verl's workers")
+    other = [{"role": "user", "content": "another question"}]
+    samples = [(ASKED, reply) for reply in REPLIES] + [(other, reply) for reply in REPLIES[::-1]]
+    # as verl binds reward_kwargs
+    compute_score = partial(verl_reward, url=server.url, num_generations=4)
+
+    def worker(sample: tuple[list, str]) -> float:
+        """A reward worker: a loop of its own, one sample a call, all by name."""
+        return asyncio.run(
+            compute_score(
+                data_source="x",
+                solution_str=sample[1],
+                ground_truth="",
+                extra_info={"raw_prompt": sample[0]},
+                reward_router_address=None,
+                reward_model_tokenizer=None,
+            )
+        )
+
+    with ThreadPoolExecutor(len(samples)) as pool:
+        found = list(pool.map(worker, samples[::2] + samples[1::2]))
+    assert found == pytest.approx((expected + expected[::-1])[::2] + (expected + expected[::-1])[1::2], abs=1e-6)
 
 
 def test_another_runs_replies_are_not_joined_and_a_group_that_stays_open_is_refused(server) -> None:
