@@ -154,5 +154,5 @@ def both_orders(
 def save_settings(config: PPOConfig, folder: Path) -> None:
     """Writes how the judge in a run's folder is asked, which `compare:FOLDER` reads; on rank 0."""
     tokens = config.rollout.max_new_tokens if config.rollout.policy_over == "tokens" else None
-    if rank() == 0:
+    if rank() == 0 and not (config.run.dry_run or config.rollout.replay):
         save_judge_tokens(folder, tokens)

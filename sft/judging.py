@@ -85,7 +85,7 @@ def save_settings(config: SftConfig, folder: Path) -> None:
     half as long again as the longest of its rows. On rank 0.
     """
     weights = next((folder / name for name in ("model", "adapter") if (folder / name).is_dir()), None)
-    if rank() != 0 or weights is None:  # a dry run
+    if rank() != 0 or weights is None or config.run.dry_run:
         return
     data, tokenizer = config.data, load_tokenizer(str(weights))
     sets = read_sets(data.dataset, data.dataset_split, data.max_rows, None)

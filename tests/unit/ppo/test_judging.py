@@ -90,6 +90,9 @@ def test_rows_without_pairs_and_rewards_of_ones_own_are_refused(tmp_path: Path) 
 
 def test_a_judge_that_reasons_says_so_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
+    dry = config(tmp_path)
+    save_settings(replace(dry, run=replace(dry.run, dry_run=True)), tmp_path)
+    assert not (tmp_path / "model" / JUDGE_FILE).exists()
     for over, asked in (("actions", None), ("tokens", 128)):
         save_settings(config(tmp_path, policy_over=over, max_new_tokens=128), tmp_path)
         assert json.loads((tmp_path / "model" / JUDGE_FILE).read_text()) == {"judge_tokens": asked}

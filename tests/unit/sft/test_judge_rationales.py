@@ -1,6 +1,7 @@
 """Pairs with reasons as a judge's answers: its own prompt in both orders, reasons about a place in their order."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,9 +101,10 @@ def test_the_folder_says_how_many_tokens_the_longest_reasons_need(tmp_path: Path
     rows = [{"prompt": f"q{i}", "chosen": "x", "rejected": "y", "rationale": words[: 5 * i]} for i in range(1, 101)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = SftConfig("x", data=RowsConfig(str(tmp_path / "pairs.jsonl")))
-    save_settings(config, tmp_path)
-    assert not list(tmp_path.rglob(JUDGE_FILE)), "a dry run has no weights"
     (tmp_path / "run/model").mkdir(parents=True)
+    save_settings(config, tmp_path)
+    save_settings(replace(config, run=replace(config.run, dry_run=True)), tmp_path / "run")
+    assert not list(tmp_path.rglob(JUDGE_FILE)), "neither without weights nor in a dry run"
     save_settings(config, tmp_path / "run")
     found = json.loads((tmp_path / "run/model" / JUDGE_FILE).read_text())["judge_tokens"]
     longest = len(TOKENIZER(f"{words}\n\n[[A]]").input_ids)
