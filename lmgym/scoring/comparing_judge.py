@@ -8,6 +8,7 @@ Design decisions:
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -204,7 +205,7 @@ class ComparingJudge:
     ) -> list[list[float]]:
         """For each reply of a group, which answer one conversation, its strength in logits; each group's sum is 0.
 
-        Equal replies are one, and all of a group's being equal have 0. The order of the replies does not matter. NaN
+        Equal replies are compared as one, and all of a group's being equal have 0. The order of the replies does not matter. NaN
         without a verdict on any of its comparisons. Raises InputError for a group of one reply.
         """
         if lonely := next((c for c, group in zip(conversations, groups, strict=True) if len(group) == 1), None):
@@ -220,7 +221,8 @@ class ComparingJudge:
             for (table, pair), comparison in zip(matches, found, strict=True):
                 table.add(pair, comparison)
         scores = [table.scores() for table in tables]
-        return [[own[words_of(reply)] for reply in group] for own, group in zip(scores, groups, strict=True)]
+        found = [[own[words_of(reply)] for reply in group] for own, group in zip(scores, groups, strict=True)]
+        return [_centred(strengths) for strengths in found]
 
 
 @final
@@ -260,6 +262,12 @@ class Table:
             words: float(strengths[number]) if number in judged or len(self.words) == 1 else float("nan")
             for number, words in enumerate(self.words)
         }
+
+
+def _centred(strengths: Sequence[float]) -> list[float]:
+    """Less the mean of those that are known, which equal replies move: each counts."""
+    known = [one for one in strengths if not math.isnan(one)]
+    return [one - math.fsum(known) / len(known) if known else one for one in strengths]
 
 
 def key_of(conversation: Conversation) -> str:

@@ -58,7 +58,7 @@ def test_the_share_of_verdicts_in_the_asked_form_rises_from_none_to_most(tmp_pat
         "judge",
         ModelConfig(str(tmp_path / "start"), precision="fp32"),
         RowsConfig(str(file), max_length=512, eval_size=8),
-        optimizer=OptimizerConfig(learning_rate=5e-3, adam_beta2=0.99, epochs=2, global_batch=8, micro_batch=8),
+        optimizer=OptimizerConfig(learning_rate=5e-3, adam_beta2=0.99, epochs=6, global_batch=8, micro_batch=8),
         samples=SamplesConfig(sample_prompts=0),
         run=RunConfig(str(tmp_path / "run"), tracking="none", eval_updates=10_000, save_updates=-1),
     )

@@ -59,9 +59,11 @@ def test_groups_are_compared_among_themselves_and_equal_replies_are_one(tmp_path
     judge = comparing_judge(longer, tmp_path)
     first, second, third = judge.score_groups([ASKED, OTHER, ASKED], [["a", "bbb"], ["dd", "c", "dd"], ["e", "e"]])
     assert first[0] == -first[1] < 0
-    assert second[0] == second[2] == -second[1]
+    assert second[0] == second[2] > 0 > second[1]
+    assert sum(second) == pytest.approx(0, abs=1e-12), "each counts in the sum"
     assert third == [0.0, 0.0]
     assert judge.order_bias.comparisons == 2
+    assert second[0] - second[1] == pytest.approx(judge.score_groups([OTHER], [["dd", "c"]])[0][0] * 2)
 
 
 def test_a_reply_without_any_verdict_has_none_and_the_others_have_theirs(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ GROUP = 4
 
 
 def longer(a: str, b: str) -> float:
-    return 1 / (1 + math.exp(len(b) - len(a)))
+    return 1 / (1 + math.exp((len(b) - len(a)) / 8))
 
 
 def rule(prompt: str, begun: str) -> list[dict[str, float]]:
@@ -48,7 +48,7 @@ def test_advantages_of_trls_own_trainer_are_the_strengths_of_each_group_in_its_o
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONPATH", None)
         command = [trl_python, script, running.url, output]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=4 * PATIENCE)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert running.stop() == 0
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(output.read_text())
@@ -67,6 +67,6 @@ def test_advantages_of_trls_own_trainer_are_the_strengths_of_each_group_in_its_o
     count = len(last["rewards"])
     assert logs["prompt"][-count:] == last["prompts"]
     assert logs["completion"][-count:] == last["completions"]
-    # strengths sum to 0 in a group, so that what TRL takes away is 0
+    # strengths sum to 0 in a group, so that what TRL takes away from them is 0
     assert logs["advantages"][-count:] == pytest.approx(last["rewards"], abs=1e-5)
     assert [row["reward"] for row in found["logged"]] == pytest.approx([0.0] * len(found["logged"]), abs=1e-5)
