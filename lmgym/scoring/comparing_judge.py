@@ -205,8 +205,8 @@ class ComparingJudge:
     ) -> list[list[float]]:
         """For each reply of a group, which answer one conversation, its strength in logits; each group's sum is 0.
 
-        Equal replies are compared as one, and all of a group's being equal have 0. The order of the replies does not matter. NaN
-        without a verdict on any of its comparisons. Raises InputError for a group of one reply.
+        Equal replies are compared as one, and all of a group's being equal have 0. The order of the replies does not
+        matter. NaN without a verdict on any of its comparisons. Raises InputError for a group of one reply.
         """
         if lonely := next((c for c, group in zip(conversations, groups, strict=True) if len(group) == 1), None):
             raise InputError(
@@ -221,8 +221,8 @@ class ComparingJudge:
             for (table, pair), comparison in zip(matches, found, strict=True):
                 table.add(pair, comparison)
         scores = [table.scores() for table in tables]
-        found = [[own[words_of(reply)] for reply in group] for own, group in zip(scores, groups, strict=True)]
-        return [_centred(strengths) for strengths in found]
+        expanded = [[own[words_of(reply)] for reply in group] for own, group in zip(scores, groups, strict=True)]
+        return [_centred(strengths) for strengths in expanded]
 
 
 @final

@@ -188,6 +188,17 @@ def test_soft_targets_and_chosen_replies_run_end_to_end(
 
 
 @pytest.mark.slow
+def test_a_judge_learns_reasons_and_its_folder_says_that_it_gives_them(go: Go, tmp_path: Path) -> None:
+    file = tmp_path / "reasons.jsonl"
+    rows = [{"prompt": f"q{i}", "chosen": "a", "rejected": "b", "reason": "It is right."} for i in range(12)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, folder = go("python", name="judge_rationales", dataset=file, eval_size=4, max_length=2048)
+    data = json.loads((folder / "run.json").read_text())["data"]
+    assert (data["train_rows"], data["eval_rows"]) == (20, 4)
+    assert json.loads((folder / "model/judge.json").read_text())["judge_tokens"] == 64
+
+
+@pytest.mark.slow
 def test_what_cannot_work_is_refused_in_one_line(go: Go, chats_file: Path, tmp_path: Path) -> None:
     done, _ = go("python", fails=True, scorers="a=")
     assert done.returncode == 2
