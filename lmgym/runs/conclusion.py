@@ -20,6 +20,8 @@ CHAT_SCORERS, IS_POLICY = "chat_scorers", "is_policy"
 that it was made of generates"""
 NOT_OPTIMISED = ("eval/rollout/reply_tokens", "eval/eval_scorer")
 """metrics that are shown beside the reward of a policy"""
+OF_JUDGES = "metrics/both_orders_right"
+"""the metric of a policy that gives verdicts on pairs"""
 
 
 @aid("the result and the next command", list)
@@ -82,7 +84,10 @@ def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:
 
 
 def _chat(policy: Path, run: ListedRun, settings: Mapping[str, Any]) -> list[object]:
-    """The chat with a policy, and with those of its rewards that can score a chat."""
+    """The chat with a policy, and those of its rewards that can score a chat; the verdicts of a judge on its rows."""
+    rows = settings.get("eval_prompts") or settings.get("prompts")
+    if rows and any(OF_JUDGES in line for _, line in evaluations_of(run.folder)):
+        return ["lmgym", "score", f"compare:{relative(policy)}", as_typed("prompts", rows)]
     words: list[object] = ["lmgym", "chat", relative(policy)]
     scorers = run.record.get(CHAT_SCORERS, settings.get("scorers"))
     return [*words, "--scorers", as_typed("scorers", scorers), "--best_of", 4] if scorers else words

@@ -62,6 +62,19 @@ def test_a_policy_says_what_was_not_optimised_and_chats_with_its_scorers(
     ]
 
 
+def test_a_judge_is_followed_by_its_verdicts_on_the_rows_that_are_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = {"prompts": f"{tmp_path}/pairs.jsonl"}
+    figures = {"eval/reward/mean": 0.5, "metrics/both_orders_right": 0.1}
+    folder = finished(tmp_path / "run", "ppo", rows, {"step": 0} | figures, {"step": 9} | figures)
+    assert conclude(folder)[-1] == "next: lmgym score compare:run/model pairs.jsonl"
+    others = rows | {"eval_prompts": f"{tmp_path}/held_out.jsonl"}
+    folder = finished(tmp_path / "again", "ppo", others, {"step": 0} | figures, {"step": 9} | figures)
+    assert conclude(folder)[-1] == "next: lmgym score compare:again/model held_out.jsonl"
+
+
 @pytest.mark.parametrize(("equal", "told"), [(0.75, True), (0.5, False), (None, False)])
 def test_a_policy_says_that_most_groups_of_its_last_iteration_taught_nothing(
     equal: float | None, told: bool, tmp_path: Path
