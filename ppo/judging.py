@@ -2,6 +2,8 @@
 
 A judge that answers at once is a policy over two actions, [[A]] and [[B]], so that nothing but its choice is learned;
 one over tokens gives its reasons first. A verdict that is right earns 1, a wrong one 0, and none in the asked form -1.
+Both orders of a pair are played in the same iteration: what they teach about the places cancels. Of one order more than
+of the other, the first update would learn a place, and a policy that always names it learns nothing more.
 An evaluation asks both orders of a pair on the same rank: a pair is right if both verdicts are; the verdict changes
 with the order if both name the same place.
 """

@@ -252,7 +252,8 @@ def roll_out(
 def share_of_iteration(setup: TaskSetup, config: PPOConfig, iteration: int, refill: int = 0) -> Share:
     """This rank's tasks of an iteration, or others with `refill`: see `share_of_rank`."""
     members, seed = config.algorithm.num_generations, config.optimizer.seed
-    return share_of_rank(setup.tasks, config.rollout.num_rollouts, members, iteration, seed, refill)
+    given = setup.tasks, config.rollout.num_rollouts, members, iteration, seed, refill, setup.together
+    return share_of_rank(*given)
 
 
 def complete(episodes: Sequence[Episode], games: int, trained_agents: int) -> list[Episode]:

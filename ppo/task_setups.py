@@ -71,6 +71,8 @@ class TaskSetup:
     eval_environment: Callable[[], Environment] | None = None
     """of evaluations, with `eval_players`; None: they are played as training is"""
     eval_players: Mapping[str, Actor] = field(default_factory=dict)
+    together: int = 1
+    """tasks in a row that an iteration plays together, such as both orders of a pair; divides their number"""
 
     def __post_init__(self) -> None:
         for name in ("tasks", "eval_tasks"):
@@ -78,6 +80,9 @@ class TaskSetup:
         for name, (is_right, needed) in _KINDS.items():
             if not is_right(value := getattr(self, name)):
                 raise InputError(f"TaskSetup({name}=...) is {shown(value)}; needed: {needed}")
+        if len(self.tasks) % self.together:
+            found = f"TaskSetup(together={self.together}) with {len(self.tasks):,} tasks"
+            raise InputError(f"{found}; needed: a number that divides that of the tasks")
 
     def new_environment(self) -> Environment:
         """One for an episode. Raises InputError if its constructor ends the process, or makes something else."""
@@ -172,6 +177,7 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "monitors": (_named("score", "rewards"), "scorers by name"),
     "players": _ACTORS,
     "trained_agents": (_from(1), "a number from 1 on"),
+    "together": (_from(1), "a number from 1 on"),
     "rejections": (_several(Rejection), "those that read_prompts returned"),
     "rows": (_from(0), "a number of rows"),
     "parts": (_several(Part), "those that read_prompts returned"),

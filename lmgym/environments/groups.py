@@ -36,9 +36,9 @@ class Share:
 
 
 def share_of_rank(
-    tasks: Sequence[Task], episodes: int, members: int, iteration: int, seed: int, refill: int = 0
+    tasks: Sequence[Task], episodes: int, members: int, iteration: int, seed: int, refill: int = 0, together: int = 1
 ) -> Share:
-    """This rank's part of an iteration's `episodes`, in groups of `members`.
+    """This rank's part of an iteration's `episodes`, in groups of `members`; so many tasks in a row stay together.
 
     With `refill`, from 1, the tasks are others, drawn at random, to take the place of some of the iteration's own.
     """
@@ -48,7 +48,7 @@ def share_of_rank(
         chosen = np.resize(chance.permutation(len(tasks)), groups).tolist()
     else:
         chance = np.random.default_rng([seed, iteration])
-        chosen = tasks_of_iteration(tasks, groups, iteration, seed)
+        chosen = tasks_of_iteration(tasks, groups, iteration, seed, together)
     seeds = chance.integers(2**62, size=groups).tolist()
     own = range(rank(), episodes, world_size())
     of_episode = [n % groups for n in own]
@@ -60,12 +60,18 @@ def share_of_rank(
     )
 
 
-def tasks_of_iteration(tasks: Sequence[Task], number: int, iteration: int, seed: int) -> list[int]:
-    """Indices of an iteration's tasks: the next `number` of an endless series of random permutations."""
+def tasks_of_iteration(tasks: Sequence[Task], number: int, iteration: int, seed: int, together: int = 1) -> list[int]:
+    """Indices of an iteration's tasks: the next `number` of an endless series of random permutations.
+
+    Of runs of `together` tasks, which divides the number of all; each stays in a row.
+    """
     places = np.arange(iteration * number, (iteration + 1) * number)
     epochs, within = np.divmod(places, len(tasks))
-    orders = {int(e): np.random.default_rng([seed, int(e)]).permutation(len(tasks)) for e in np.unique(epochs)}
-    return [int(orders[int(e)][i]) for e, i in zip(epochs, within, strict=True)]
+    units = len(tasks) // together
+    orders = {int(e): np.random.default_rng([seed, int(e)]).permutation(units) for e in np.unique(epochs)}
+    return [
+        int(orders[int(e)][i // together]) * together + int(i) % together for e, i in zip(epochs, within, strict=True)
+    ]
 
 
 def groups_of_equal_rewards(episodes: Sequence[Episode], groups: Sequence[int]) -> set[int]:

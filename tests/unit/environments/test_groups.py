@@ -49,6 +49,19 @@ def test_a_refill_has_other_tasks_and_seeds_and_is_the_same_each_time(monkeypatc
     assert not set(first.seeds) & set(other.seeds)
 
 
+def test_tasks_that_belong_together_are_played_in_one_iteration_in_random_order_of_pairs(monkeypatch) -> None:
+    tasks = [{"pair": n // 2, "order": n % 2} for n in range(20)]
+    monkeypatch.setattr(grouping, "rank", lambda: 0)
+    monkeypatch.setattr(grouping, "world_size", lambda: 1)
+    seen = []
+    for iteration in range(5):
+        own = share_of_rank(tasks, 8, 2, iteration, 7, together=2).tasks[:4]
+        assert [task["order"] for task in own] == [0, 1, 0, 1]
+        assert [own[0]["pair"], own[2]["pair"]] == [own[1]["pair"], own[3]["pair"]]
+        seen += [own[0]["pair"], own[2]["pair"]]
+    assert sorted(seen) == list(range(10)) != seen
+
+
 def played(index: int, reward: float | None, agent: str = "policy") -> Episode:
     step = Step([1], "", Completion("", "eos", (2,), (-1.0,), 1), reward)
     return Episode(index, agent, [step], True, False, None, {})
