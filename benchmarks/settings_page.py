@@ -60,7 +60,7 @@ def memory_cell(name: str, word: str, flags: tuple[str, ...], ranks: int) -> str
     """'20.5 (24)': GiB, and GB of the smallest GPU."""
     if word != "ppo":
         flags = tuple(flag for flag in flags if flag not in ALL)  # a setting of PPO
-    with saved_config(name) as folder:
+    with saved_config(name, "bfloat16") as folder:  # as those of Qwen's checkpoints
         found = estimate_of(word, [*flags, "--model", folder], ranks)
     return f"{found.gib:.0f} ({found.gpu or 'none'})"
 

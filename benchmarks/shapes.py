@@ -68,9 +68,12 @@ def random_model(name: str, tokenizer, head: str, seed: int, device: str = "cpu"
 
 
 @contextlib.contextmanager
-def saved_config(name: str) -> Iterator[str]:
-    """A folder with the config.json of a shape, for what reads a model's config and not its weights."""
+def saved_config(name: str, dtype: str | None = None) -> Iterator[str]:
+    """A folder with the config.json of a shape, for what reads a model's config and not its weights.
+
+    It states the `dtype` of a checkpoint, if one is given.
+    """
     settings = {key: value for key, value in read_shape(name).items() if key != "family"}
     with tempfile.TemporaryDirectory() as folder:
-        AutoConfig.for_model(read_shape(name)["family"], **settings).save_pretrained(folder)
+        AutoConfig.for_model(read_shape(name)["family"], dtype=dtype, **settings).save_pretrained(folder)
         yield folder

@@ -22,6 +22,7 @@ from lmgym.errors import InputError
 from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import layer_count, width
 from lmgym.models.critics import ValueHead, is_on_trunk, load_critic, load_value_head
+from lmgym.models.embeddings import round_frozen_embeddings
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.freezing import freeze_below, frozen_modules
 from lmgym.models.forward.logprobs import policy_logprobs
@@ -140,7 +141,8 @@ class Reference:
         return cls(Decoder(model.eval(), actor.decoder.structure), actor.frozen_layers, actor.temperature)
 
     def round(self, everything: bool) -> None:
-        """Convert to bf16 all weights, as under DeepSpeed, or those of linear layers, which autocast rounds each time.
+        """Convert to bf16 all weights, as under DeepSpeed, or those of linear layers, which autocast rounds each time,
+        and embeddings that this does not change.
 
         Weights that are shared with the policy stay as they are.
         """
@@ -149,6 +151,7 @@ class Reference:
             return
         for module in own_linear_layers(self.decoder, self.frozen_layers):
             module.to(torch.bfloat16)
+        round_frozen_embeddings(self.model)
 
     @torch.no_grad()
     def logprobs(self, rows: PackedRows, targets: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:

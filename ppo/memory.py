@@ -90,6 +90,7 @@ def estimate_run(
         sampling = counts.total
     elif precision != "fp32" and deepspeed is None and not bits:
         tied = getattr(model, "tie_word_embeddings", False) and counts.trained < counts.total
+        tied = tied and not counts.frozen_words  # else it is in bf16 itself
         sampling = counts.trained + tied * vocabulary_size(model) * width(model)
     rollouts = -(-rollout.num_rollouts // ranks)
     a_token = cache_numbers_per_token(model) * size
@@ -112,4 +113,4 @@ def count_trained(config: PPOConfig, model_config) -> WeightCounts:
         return count_weights(model_config, config.policy, causal=True)
     model = empty_model(model_config, causal=True)
     freeze_below(model, max(0, layer_count(model_config) - unfrozen))
-    return counts_of(model)
+    return counts_of(model, model_config.dtype)

@@ -14,7 +14,7 @@ from lmgym.distributed.ranks import rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.generation.prompt_fitting import distinct_prompts, fit_prompts
 from lmgym.generation.protocol import Sampling
-from lmgym.models.classifiers import round_frozen_layers
+from lmgym.models.classifiers import round_frozen_weights
 from lmgym.models.config_fields import width
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.run import Run
@@ -109,7 +109,7 @@ def connect(
 ) -> TrainingComponents:
     """The components of a run around loaded models, which move to the device. With `servers` these sample."""
     if config.policy.precision == "bf16" and deepspeed is None:
-        round_frozen_layers(actor.policy)
+        round_frozen_weights(actor.policy)
     actor.to(device)
     if servers is None:
         own = SamplingPolicy(  # before an engine shards the policy

@@ -147,6 +147,7 @@ def empty_model(model_config, settings: ModelConfig | None = None, causal: bool 
     """
     if type(model_config).__module__.startswith(f"{TRANSFORMERS_DYNAMIC_MODULE_NAME}."):
         raise NotImplementedError(f"{model_config.model_type} has code of its own")
+    model_config = deepcopy(model_config)  # transformers writes the dtype that is asked for into it
     with readable("model", model_config.name_or_path), torch.device("meta"):
         if causal:  # fp32 as in a run, whatever the config says
             model = AutoModelForCausalLM.from_config(model_config, dtype=torch.float32)

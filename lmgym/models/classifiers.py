@@ -18,6 +18,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from lmgym.errors import InputError
 from lmgym.models.config_fields import width
+from lmgym.models.embeddings import gives_fp32, round_frozen_embeddings
 from lmgym.models.parameters import LINEAR, gathered
 from lmgym.models.saving import unwrap_adapters
 from lmgym.models.weight_files import HEADS
@@ -138,6 +139,12 @@ def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
+def round_frozen_weights(model) -> None:
+    """`round_frozen_layers` and `round_frozen_embeddings`: numbers under bf16's autocast stay as they are."""
+    round_frozen_layers(model)
+    round_frozen_embeddings(model)
+
+
 def round_frozen_layers(model) -> None:
     """Cast to bf16, in place, the frozen weights of linear layers: the numbers that autocast makes of them at each use.
 
@@ -152,17 +159,21 @@ def frozen_linear_weights(model) -> Iterator[nn.Parameter]:
 
     Not those of a Float32Head, of a head that is tied to the embeddings, and quantised ones.
     """
-    seen = {id(unwrap_adapters(model).get_input_embeddings().weight)}
+    seen = {id(p) for p in unwrap_adapters(model).get_input_embeddings().parameters()}
+    for parameter in _weights_of_linear_layers(model):
+        if not parameter.requires_grad and parameter.is_floating_point() and id(parameter) not in seen:
+            seen.add(id(parameter))
+            yield parameter
+
+
+def _weights_of_linear_layers(model) -> Iterator[nn.Parameter]:
     for module in model.modules():
         if isinstance(module, LINEAR) and not isinstance(module, Float32Head):
-            for parameter in module.parameters(recurse=False):
-                if not parameter.requires_grad and parameter.is_floating_point() and id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield parameter
+            yield from module.parameters(recurse=False)
 
 
 def autocast_dtype(model) -> torch.dtype | None:
-    """bf16 for a model in fp32 some of whose linear layers are in bf16 (`round_frozen_layers`), else None."""
-    if unwrap_adapters(model).get_input_embeddings().weight.dtype != torch.float32:
+    """bf16 for a model with states in fp32 and linear layers in bf16 (`round_frozen_weights`), else None."""
+    if not gives_fp32(model):
         return None
-    return torch.bfloat16 if any(p.dtype == torch.bfloat16 for p in frozen_linear_weights(model)) else None
+    return torch.bfloat16 if any(p.dtype == torch.bfloat16 for p in _weights_of_linear_layers(model)) else None

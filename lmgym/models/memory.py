@@ -13,6 +13,7 @@ from lmgym.errors import InputError
 from lmgym.models.activations import activation_bytes, empty_model
 from lmgym.models.classifiers import frozen_linear_weights
 from lmgym.models.config_fields import head_count, layer_count, vocabulary_size, width
+from lmgym.models.embeddings import frozen_embeddings
 from lmgym.models.parameters import count_parameters
 
 GIB = 1 << 30
@@ -82,16 +83,20 @@ class WeightCounts(NamedTuple):
     trained: int
     frozen_linear: int
     """of frozen linear layers, which are in bf16 where autocast would make them so (`round_frozen_layers`)"""
+    frozen_words: int = 0
+    """of frozen embeddings of a checkpoint in bf16, which lose nothing in bf16 (`round_frozen_embeddings`)"""
 
 
 def weight_memory(counts: WeightCounts, precision: str, deepspeed: dict[str, Any] | None, ranks: int) -> MemoryEstimate:
     """`estimate_memory` of so many weights, without activations."""
     stage = zero_stage(deepspeed)
     weight, moment = (2, 12) if precision != "fp32" and deepspeed is not None else (4, 8)
-    halved = 2 * counts.frozen_linear if precision == "bf16" and deepspeed is None else 0
+    rounded = counts.frozen_linear + counts.frozen_words if precision == "bf16" and deepspeed is None else 0
     zero = (deepspeed or {}).get("zero_optimization", {})
     return MemoryEstimate(
-        weights=0 if zero.get("offload_param") else (counts.total * weight - halved) / (ranks if stage == 3 else 1),
+        weights=0
+        if zero.get("offload_param")
+        else (counts.total * weight - 2 * rounded) / (ranks if stage == 3 else 1),
         gradients=counts.trained * weight / (ranks if stage >= 2 else 1),
         optimizer=0 if zero.get("offload_optimizer") else counts.trained * moment / (ranks if stage >= 1 else 1),
         activations=0.0,
@@ -99,11 +104,12 @@ def weight_memory(counts: WeightCounts, precision: str, deepspeed: dict[str, Any
 
 
 def quantized_bytes(counts: WeightCounts, model_config, settings: ModelConfig, causal: bool) -> float:
-    """Bytes of the weights with frozen layers in `settings.bits`; a head of its own in bf16, as other frozen layers."""
+    """Bytes of the weights with frozen layers in `settings.bits`; a head of its own and embeddings as in other runs."""
     words = vocabulary_size(model_config) * width(model_config)
     head = words if causal and not getattr(model_config, "tie_word_embeddings", False) else 0
     layers = max(0, counts.total - counts.trained - words - head)
-    return 4 * (counts.trained + words) + (2 if settings.precision == "bf16" else 4) * head + layers * settings.bits / 8
+    rounded = head + counts.frozen_words if settings.precision == "bf16" else 0
+    return 4 * (counts.trained + words + head) - 2 * rounded + layers * settings.bits / 8
 
 
 def count_weights(model_config, settings: ModelConfig | None = None, causal: bool = False) -> WeightCounts:
@@ -111,7 +117,7 @@ def count_weights(model_config, settings: ModelConfig | None = None, causal: boo
 
     `settings` give its adapters. Raises InputError if they name modules that do not exist.
     """
-    return counts_of(empty_model(model_config, settings, causal))
+    return counts_of(empty_model(model_config, settings, causal), model_config.dtype)
 
 
 @aid("the check of adapters before the model is loaded", refuses=True)
@@ -121,10 +127,11 @@ def refuse_absent_modules(model_config, settings: ModelConfig, causal: bool) -> 
         count_weights(model_config, settings, causal)
 
 
-def counts_of(model) -> WeightCounts:
-    """Weights of a model at hand."""
+def counts_of(model, checkpoint: torch.dtype | None) -> WeightCounts:
+    """Weights of a model at hand, whose checkpoint's config states that dtype."""
     trained, total = count_parameters(model)
-    return WeightCounts(total, trained, sum(p.numel() for p in frozen_linear_weights(model)))
+    words = sum(m.weight.numel() for m in frozen_embeddings(model)) if checkpoint == torch.bfloat16 else 0
+    return WeightCounts(total, trained, sum(p.numel() for p in frozen_linear_weights(model)), words)
 
 
 def device_memory_gb() -> float | None:

@@ -58,6 +58,6 @@ def with_rounded_linear_layers(model):
                     memo[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), False)
     found = copy.deepcopy(model, memo)
     head = unwrap_adapters(found).get_output_embeddings()
-    if head.weight is words:
+    if head.weight is words and words.dtype == torch.float32:
         head.weight = nn.Parameter(words.detach().to(torch.bfloat16), False)
     return found

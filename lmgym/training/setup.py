@@ -17,7 +17,7 @@ from lmgym.distributed.random_state import seeded
 from lmgym.distributed.ranks import raise_on_all_ranks, rank, world_size
 from lmgym.distributed.resharding import fit_to_ranks
 from lmgym.distributed.weights import base_weights
-from lmgym.models.classifiers import round_frozen_layers
+from lmgym.models.classifiers import round_frozen_weights
 from lmgym.models.fingerprint import fingerprint
 from lmgym.models.forward.attention import checkpoint_contexts
 from lmgym.models.lora import add_lora
@@ -129,12 +129,12 @@ def adapt(model, plan: TrainingPlan[Any], run: Run, supervisor: Supervisor | Non
 
 
 def round_frozen(model, plan: TrainingPlan[Any]) -> None:
-    """`round_frozen_layers` where the run's forward is under bf16's autocast; DeepSpeed rounds all weights itself.
+    """`round_frozen_weights` where the run's forward is under bf16's autocast; DeepSpeed rounds all weights itself.
 
     Call it once the forward is made, since that compares two ways to run the model.
     """
     if plan.model.precision == "bf16" and plan.deepspeed is None:
-        round_frozen_layers(model)
+        round_frozen_weights(model)
 
 
 def refuse_unsavable(model, tokenizer, run: Run) -> None:

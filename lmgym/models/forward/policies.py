@@ -195,9 +195,9 @@ def save_policy(
 ) -> Path:
     """Save a trained model under `folder`, and return the folder to use. Called on the main rank.
 
-    `model/` is an ordinary Hugging Face folder with fp32 safetensors. With LoRA, `adapter/` holds the adapter and the
-    tokenizer, and `model/`, only with `merge`, the merged weights. `last`: the folder to use is called `last/`, and is
-    all that is saved.
+    `model/` is an ordinary Hugging Face folder with fp32 safetensors, frozen weights in the dtype that the run held
+    them in. With LoRA, `adapter/` holds the adapter and the tokenizer, and `model/`, only with `merge`, the merged
+    weights. `last`: the folder to use is called `last/`, and is all that is saved.
     """
     if has_adapters(model):
         if not (merge and last):

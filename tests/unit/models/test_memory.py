@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from lmgym.config import ModelConfig
 from lmgym.errors import InputError
 from lmgym.models.activations import activation_bytes
+from lmgym.models.classifiers import round_frozen_weights
+from lmgym.models.config_fields import vocabulary_size, width
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
 from lmgym.models.memory import (
@@ -20,6 +22,7 @@ from lmgym.models.memory import (
     count_weights,
     estimate_memory,
     refuse_absent_modules,
+    weight_memory,
 )
 from lmgym.models.parameters import count_parameters
 
@@ -40,12 +43,12 @@ WEIGHTS = 4_194_304 + 8 * (131_072 + 65_536 + 528_384 + 512) + 512
 
 def test_weights_are_counted_as_by_hand_and_as_in_the_model_itself(small_models) -> None:
     assert WEIGHTS == 9_998_848
-    assert count_weights(ten_million()) == (WEIGHTS, WEIGHTS, 0)
+    assert count_weights(ten_million()) == (WEIGHTS, WEIGHTS, 0, 0)
     for family in FAMILIES:
         tokenizer = load_tokenizer(str(small_models[family]))
         model, _ = load_classifier(str(small_models[family]), tokenizer)
         everything = sum(p.numel() for p in model.parameters())
-        assert count_weights(model.config) == (everything, everything, 0)
+        assert count_weights(model.config) == (everything, everything, 0, 0)
         lora = add_lora(model, 4, 16, 0.0)
         trainable, everything = count_parameters(lora)
         assert count_weights(model.config, ModelConfig(lora_rank=4))[:2] == (everything, trainable)
@@ -56,11 +59,52 @@ def test_frozen_linear_layers_count_two_bytes_a_weight_in_bf16_without_deepspeed
     settings, adapters = ModelConfig(lora_rank=1), 8 * (2 * 512 + 2 * 384 + 3 * 944)
     linear = 8 * (131_072 + 65_536 + 528_384)
     counts = count_weights(ten_million(), settings)
-    assert counts == (WEIGHTS + adapters + 256, adapters + 256, linear + 256)  # heads: one trained, one not
+    assert counts == (WEIGHTS + adapters + 256, adapters + 256, linear + 256, 0)  # heads: one trained, one not
     found = estimate_memory(ten_million(), 1000, settings, None, 1)
     assert found.weights == 2 * (linear + 256) + 4 * (counts.total - linear - 256)
     exact = replace(settings, precision="fp32")
     assert estimate_memory(ten_million(), 1000, exact, None, 1).weights == 4 * counts.total
+
+
+@pytest.mark.parametrize(("family", "counted"), [("llama", True), ("gpt2", True), ("gemma2", False)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_frozen_embeddings_of_a_checkpoint_in_bf16_count_two_bytes_without_deepspeed(
+    family: str, counted: bool, tied: bool
+) -> None:
+    """Not those of Gemma, which stay in fp32. A tied head is the embeddings themselves."""
+    lora = ModelConfig(lora_rank=1)
+    stated = {
+        dtype: AutoConfig.for_model(family, pad_token_id=0, dtype=dtype, tie_word_embeddings=tied)
+        for dtype in ("float32", "float16", "bfloat16", None)
+    }
+    words = vocabulary_size(stated[None]) * width(stated[None])
+    for settings, deepspeed, fewer in (
+        (lora, None, 2 * words * counted),
+        (lora, {}, 0),  # DeepSpeed has all of it in bf16 in any case
+        (replace(lora, precision="fp32"), None, 0),
+        (replace(lora, load_in_4bit=True), None, 2 * words * counted),
+        (ModelConfig(), None, 0),
+    ):
+        found = {}
+        for dtype, config in stated.items():
+            counts = count_weights(config, settings, causal=True)
+            assert counts == count_weights(config, settings, causal=True)  # counting leaves the config as it is
+            found[dtype] = estimate_memory(config, 100, settings, deepspeed, 1, causal=True, counts=counts)
+        assert found[None] == found["float32"] == found["float16"]
+        assert found[None].weights - found["bfloat16"].weights == fewer
+        assert replace(found[None], weights=0) == replace(found["bfloat16"], weights=0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_estimate_counts_the_bytes_that_a_run_with_adapters_holds(tied: bool) -> None:
+    config = AutoConfig.for_model(
+        "llama", vocab_size=4096, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        pad_token_id=0, tie_word_embeddings=tied, dtype="bfloat16",
+    )  # fmt: skip
+    counts = count_weights(config, ModelConfig(lora_rank=2), causal=True)
+    model = add_lora(AutoModelForCausalLM.from_config(config).float(), 2, 4, 0.0)
+    round_frozen_weights(model)
+    assert weight_memory(counts, "bf16", None, 1).weights == sum(p.nbytes for p in model.parameters())
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_a_quantised_policy_samples_near_its_own_weights_and_merges_into_those_o
 def test_the_estimate_counts_frozen_weights_in_bits(small_models) -> None:
     policy = load_policy(str(small_models["llama"]), load_tokenizer(str(small_models["llama"])))
     settings = ModelConfig(lora_rank=2)
-    everything, trained, _ = count_weights(policy.config, settings, causal=True)
+    everything, trained, *_ = count_weights(policy.config, settings, causal=True)
     words = 512 * 32  # embeddings in fp32, a head in bf16
     for bits in (4, 8):
         asked = replace(settings, load_in_4bit=bits == 4, load_in_8bit=bits == 8)

@@ -1,6 +1,7 @@
 """The memory that a run of PPO needs of a device, counted by hand."""
 
 import contextlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def test_of_frozen_layers_nothing_is_learned_or_copied_and_one_state_is_kept(con
 def test_what_is_counted_is_what_a_run_trains_and_copies(family: str, unfrozen: int, small_models) -> None:
     config = PPOConfig("x", ModelConfig(str(small_models[family])))
     config = change(config, method={"num_layers_unfrozen": unfrozen})
-    whole, trained, _ = count_trained(config, load_config(config.policy.model))
+    whole, trained, *_ = count_trained(config, load_config(config.policy.model))
     actor, reference = build(config, load_tokenizer(config.policy.model))
     assert isinstance(reference, Reference)
     assert count_parameters(actor.policy) == (trained, whole)
@@ -121,6 +122,20 @@ def test_bf16_without_deepspeed_samples_by_a_rounded_copy(config: PPOConfig) -> 
     found = estimate_run(config, None, 10, 1)
     states = max(update(config, TOKENS), update(config, 8 * 16, learns=False))
     assert found == MemoryEstimate((4 + 2 + 2) * POLICY, 4 * POLICY, 8 * POLICY, states)
+
+
+def test_frozen_embeddings_of_a_checkpoint_in_bf16_need_half_and_no_copy_for_a_tied_head(
+    config: PPOConfig, tmp_path: Path
+) -> None:
+    config = change(config, policy={"precision": "bf16"}, method={"num_layers_unfrozen": 1})
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        folder = save(tmp_path / dtype, dtype=dtype)
+        stated = json.loads(Path(folder, "config.json").read_text()) | {"tie_word_embeddings": True}
+        Path(folder, "config.json").write_text(json.dumps(stated))
+        found[dtype] = estimate_run(change(config, policy={"model": folder}), None, 10, 1)
+    assert found["float32"].weights - found["bfloat16"].weights == (2 + 2) * EMBEDDINGS
+    assert found["float32"].optimizer == found["bfloat16"].optimizer
 
 
 def test_adapters_need_no_reference(config: PPOConfig) -> None:

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.generation.protocol import Sampling
-from lmgym.models.classifiers import round_frozen_layers
+from lmgym.models.classifiers import round_frozen_layers, round_frozen_weights
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_rows
@@ -90,12 +90,15 @@ def logprobs_of(actor: ActorCritic) -> torch.Tensor:
 
 @pytest.mark.parametrize("way", ["lora", "hydra"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_frozen_weight_is_in_memory_once_in_bf16_for_policy_reference_and_sampler(way: str, tied: bool) -> None:
+@pytest.mark.parametrize("checkpoint", [torch.float32, torch.bfloat16])
+def test_a_frozen_weight_is_in_memory_once_in_bf16_for_policy_reference_and_sampler(
+    way: str, tied: bool, checkpoint: torch.dtype
+) -> None:
     """All storages that a run holds are counted; its log-probabilities are those of fp32 weights under autocast."""
-    model = make("qwen3", tie_word_embeddings=tied)
+    model = make("qwen3", tie_word_embeddings=tied).to(checkpoint).float()
     actor = ActorCritic(add_lora(model, 2, 4, 0.0)) if way == "lora" else ActorCritic(model, frozen_layers=1)
     before = logprobs_of(actor)
-    round_frozen_layers(actor.policy)
+    round_frozen_weights(actor.policy)
     assert torch.equal(logprobs_of(actor), before)
     sampler, reference = SamplingPolicy(actor, NoText(), "bf16", False, False, rows=8), Reference.of(actor)
     assert (reference is None) == (way == "lora")
@@ -109,9 +112,12 @@ def test_a_frozen_weight_is_in_memory_once_in_bf16_for_policy_reference_and_samp
     head = actor.causal.lm_head.weight.numel()
     others = sum(p.nbytes for p in actor.parameters()) - sum(m.weight.nbytes for m in linear)
     # a rounded copy of what is trained samples, another of it is the reference; a frozen head is held once, or, tied,
-    # as fp32 embeddings (in `others`) and in bf16 for sampling; one that learns is there three times
+    # as fp32 embeddings (in `others`) and in bf16 for sampling, or in bf16 alone if the checkpoint is; one that learns
+    # is there three times
     expected = 2 * frozen + (4 + 2 + 2 * (way == "hydra")) * trained
-    if tied:
+    if tied and checkpoint == torch.bfloat16:
+        others += 2 * head
+    elif tied:
         others += 4 * head
         expected += 2 * head
     else:
@@ -149,6 +155,22 @@ def test_a_sampler_in_bf16_knows_its_log_probabilities_by_a_prefix_as_by_a_batch
             found = token_logprobs(decoder, normed, torch.tensor([id_ for row in rows for id_ in row[-8:]]))
         sampled = torch.tensor([x for reply in replies for x in reply.logprobs])
         assert (found - sampled).abs().mean() < 0.01
+
+
+@pytest.mark.parametrize("checkpoint", [torch.float32, torch.bfloat16])
+def test_a_reference_beside_a_policy_that_learns_has_embeddings_in_bf16_if_its_checkpoint_is(checkpoint) -> None:
+    actor = ActorCritic(make("qwen3").to(checkpoint).float())
+    reference = Reference.of(actor)
+    assert reference is not None
+    rows, targets = pack_rows(ROWS, [8] * len(ROWS)), torch.tensor([id_ for row in ROWS for id_ in row[-8:]])
+    found = []
+    for change in (lambda: None, lambda: reference.round(everything=False)):
+        change()
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(reference.logprobs(rows, targets, None))
+    assert torch.equal(*found)
+    assert reference.model.lm_head.weight.dtype == reference.model.model.embed_tokens.weight.dtype == checkpoint
+    assert actor.causal.model.embed_tokens.weight.dtype == torch.float32
 
 
 def test_a_rounded_reference_keeps_its_rotary_frequencies() -> None:
