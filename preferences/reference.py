@@ -29,6 +29,7 @@ from lmgym.runs.supervisor import Supervisor
 from lmgym.text import Replies
 from lmgym.training.plan import TrainingPlan
 from lmgym.training.reporting import show_notes
+from lmgym.training.setup import round_frozen
 from lmgym.turn_ends import turn_ends
 from preferences.config import PreferenceConfig
 from preferences.examples import RepliesOf, WithReference
@@ -94,7 +95,10 @@ def compute(
         half is not None and plan.deepspeed is not None and not bits
     ):  # DeepSpeed rounds the policy's weights, others cast as they go
         round_weights(model, half)
-    policy = PolicyModel(model if bits else model.to(device), config.trainer.packed).requires_grad_(False)
+    policy = PolicyModel(model, config.trainer.packed).requires_grad_(False)
+    round_frozen(policy.model, plan)
+    if not bits:  # those are on the device already
+        policy.to(device)
     forwards = Forwards(rows, ReplyModel(policy, turn_ends(tokenizer).ids[0]), batch_tokens(config))
     cast = (
         torch.autocast(device.type, half) if half is not None and plan.deepspeed is None else contextlib.nullcontext()

@@ -31,7 +31,7 @@ def round_frozen_embeddings(model) -> None:
     for embeddings in frozen_embeddings(model):
         if embeddings.weight.dtype == torch.float32 and survives_bf16(embeddings.weight):
             embeddings.weight.data = embeddings.weight.data.to(torch.bfloat16)
-            # not a class with another forward: below 8 bits accelerate has set one on the module itself
+            # not a class with another forward: accelerate sets one on the module itself
             embeddings.register_forward_hook(_in_fp32)
 
 

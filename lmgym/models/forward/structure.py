@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lmgym.errors import InputError, one_line
-from lmgym.models.config_fields import attn_implementation, layer_count
+from lmgym.models.config_fields import attn_implementation, layer_count, vocabulary_size
 from lmgym.models.forward.attention import (
     Attention,
     RowAttention,
@@ -74,7 +74,7 @@ def inspect_decoder(model: PreTrainedModel) -> DecoderStructure:
 
 def _inspect(model: Any) -> DecoderStructure:
     blocks = find_blocks(model)
-    vocabulary = model.get_input_embeddings().num_embeddings
+    vocabulary = vocabulary_size(model.config)
     device = next(model.parameters()).device
     rows = [[i % vocabulary for i in row] for row in ROWS]
     runs = [_run_alone(model, model.get_submodule(blocks), torch.tensor([row], device=device)) for row in rows]

@@ -70,6 +70,25 @@ def test_they_are_computed_once_and_read_again(
     np.testing.assert_allclose(np.array(first).ravel(), wanted.numpy(), rtol=1e-5)
 
 
+def test_weights_of_the_reference_are_in_bf16_where_autocast_would_make_them_so(
+    config: PreferenceConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the same numbers; the model is loaded in fp32, and rounded before it moves to the device."""
+    plan = check(replace(config, policy=replace(config.policy, precision="bf16"))).training
+    rounded = reference.round_frozen
+    dtypes: list[set[torch.dtype]] = []
+
+    def watched(model, plan) -> None:
+        rounded(model, plan)
+        dtypes.append({layer.weight.dtype for layer in model.modules() if isinstance(layer, torch.nn.Linear)})
+
+    monkeypatch.setattr(reference, "round_frozen", watched)
+    found = fill(plan, tmp_path / "rounded")
+    assert dtypes == [{torch.bfloat16}]
+    monkeypatch.setattr(reference, "round_frozen", lambda model, plan: None)
+    assert fill(plan, tmp_path / "not") == found
+
+
 def test_other_rows_another_model_or_another_precision_are_computed_anew(
     config: PreferenceConfig, computed: list[int], small_models: dict[str, Path], tmp_path: Path
 ) -> None:
