@@ -150,8 +150,7 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         pending.begin_next(iteration + 1, clock)
         episodes, groups = played.episodes, number_groups(played.episodes, played.share.groups)
         reward = at_iteration(c.setup.reward_function, iteration, iterations)
-        weights = weights_by_group(config.reward, reward)
-        rollouts = gather(episodes, config, before - played.updates, groups, weights)
+        rollouts = gather(episodes, config, before - played.updates, groups, weights_by_group(config.reward, reward))
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")

@@ -237,6 +237,9 @@ def _split_prompt(chosen: Conversation, rejected: Conversation) -> tuple[Convers
         rest = side.turns[shared:]
         if not rest:
             raise RowError(name, "an empty reply", NO_REPLY)
+        if len(side.turns) == 1 and rest and rest[0].speaker != "bot":
+            needed = "a prompt (--prompt_column names its column), or whole conversations on both sides"
+            raise RowError(name, f"a single text, and no prompt in the row; needed: {needed}", WRONG_TURNS)
         if len(rest) != 1 or rest[0].speaker != "bot":
             speakers = listed(turn.speaker for turn in rest)
             found = f"after the {shared} turns that both share: {speakers}; needed: one bot turn"

@@ -5,6 +5,7 @@ form of each column of texts (lmgym/data/text_forms.py), and columns and keys of
 pass yields rows under our names, in which a transcript is a Conversation, JSON of messages a list, and text a text.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -293,12 +294,13 @@ def _refuse(found: _Survey, wanted: Wanted, names: Names) -> None:
     unread = sorted(found.unread.keys() - {column for column, _ in found.used} - about)
     needed = [] if wanted.may_be_answers else needed_columns(found.looked, unread, BELOW)
     if needed and PASSAGE not in names.given:
-        first, column = needed[0], one_line(needed[0].column, 60)
-        all_of_them = ",".join(one_line(one.column, 60) for one in needed)
+        first, column = needed[0], shlex.quote(one_line(needed[0].column, 60))
+        all_of_them = shlex.quote(",".join(one_line(one.column, 60) for one in needed))
+        prompt = "" if any(ours == "prompt" for _, ours in found.used) else f"--prompt_column {column}, if it is that, "
         raise InputError(
             f"{found.where}: nothing reads the column {column} ({found.unread[first.column]:,} rows, line "
-            f"{first.line}: {shown(first.text, 60)}), {first.what} that the answer may need; needed: --context_column "
-            f"{column}, which puts it below the prompt, or --ignore_columns {all_of_them}"
+            f"{first.line}: {shown(first.text, 60)}), {first.what} that the answer may need; needed: {prompt}"
+            f"--context_column {column}, which puts it below the prompt, or --ignore_columns {all_of_them}"
         )
 
 

@@ -134,15 +134,27 @@ class PPOConfig:
 
     def with_given(self, names: Collection[str]) -> "PPOConfig":
         """The config if the settings `names` were given: adapters take the place of the experiment's trained layers,
-        and a reward that of its scorers, with the penalty that was measured against them.
+        a reward that of its scorers, with the penalty that was measured against them, and a batch that fits into the
+        rollouts that of the experiment.
         """
         config = self
+        if "num_rollouts" in names and "global_batch" not in names:
+            config = replace(self, optimizer=self._fitting_batches("micro_batch" in names))
         if "lora_rank" in names and self.policy.lora_rank and "num_layers_unfrozen" not in names:
             config = replace(config, method=replace(self.method, num_layers_unfrozen=-1))
         if "reward" in names and self.reward.reward and "scorers" not in names:
             penalty = self.reward.missing_eos_penalty if "missing_eos_penalty" in names else 0.0
             config = replace(config, reward=replace(self.reward, scorers=None, missing_eos_penalty=penalty))
         return config
+
+    def _fitting_batches(self, keeps_micro: bool) -> OptimizerConfig:
+        """The largest batch up to the experiment's that divides the rollouts, in micro-batches that divide it."""
+        optimizer, rollouts, micro = self.optimizer, self.rollout.num_rollouts, self.optimizer.micro_batch
+        for batch in range(min(optimizer.global_batch, rollouts), 0, -1):
+            if rollouts % batch == 0 and (not keeps_micro or batch % micro == 0):
+                fitting = micro if keeps_micro else _largest_divisor(batch, micro)
+                return replace(optimizer, global_batch=batch, micro_batch=fitting)
+        return optimizer
 
     def refuse_unread(self, given: Iterable[str]) -> None:
         """Raises InputError if one of the settings `given` on the command line is not read by the method."""
@@ -178,3 +190,8 @@ class PPOConfig:
         Unlike `lmgym.data.batching.accumulation_steps` it refuses no remainder: micro-batches may be smaller.
         """
         return max(1, self.optimizer.global_batch // ranks // self.optimizer.smallest_micro_batch)
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    """Of a number, up to `most`."""
+    return next(size for size in range(max(1, min(number, most)), 0, -1) if number % size == 0)

@@ -737,6 +737,17 @@ def test_a_passage_is_put_below_the_prompt_or_left_out_only_where_a_flag_says_so
         assert chat.conversation == talk("Summarise.", "A tower.")
 
 
+def test_where_no_column_is_the_prompt_the_message_says_how_to_name_it_in_words_for_a_shell() -> None:
+    asked = "What helps against a sore throat?"
+    rows = [{"Customer asked": asked, "answer_a": f"Tea {n}.", "answer_b": "No.", "better": "a"} for n in range(20)]
+    assert "answer_a: a single text, and no prompt in the row; needed: a prompt (--prompt_column" in refusal(
+        validate, rows[0]
+    )
+    found = refusal(validate, *rows)
+    assert "nothing reads the column 'Customer asked'" in found
+    assert "needed: --prompt_column 'Customer asked', if it is that, --context_column 'Customer asked', which" in found
+
+
 def test_a_passage_that_a_flag_names_is_put_below_a_prompt_that_stays_a_text(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"prompt": "Summarise.", "context": PASSAGE}) + "\n")

@@ -22,12 +22,14 @@ from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Sampling
+from lmgym.runs.flags import override
 from lmgym.scoring.named_scorers import read_weights
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from ppo import rewards
 from ppo.config import PPOConfig, RewardConfig, RolloutConfig
 from ppo.evaluation import evaluate, gains, replies_to_show, show_replies
+from ppo.experiments.hh_harmless import CONFIG as HARMLESS
 from ppo.monitoring.metrics import rollout_sums
 from ppo.rollouts import gather
 from ppo.task_setups import (
@@ -503,3 +505,20 @@ def test_rewards_are_cut_then_fined_then_scaled_and_the_kl_is_that_of_a_reply() 
     sums = rollout_sums(rollouts, zeros, 0.1)
     assert sums["kl/reference"] == (1.5, 3.0)  # six tokens, .25 each, in three replies of two episodes
     assert sums["reward/kl_penalty"] == pytest.approx((0.15, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("words", "batches"),
+    [
+        (["--num_rollouts", "32"], (32, 8)),
+        (["--num_rollouts", "48"], (48, 8)),
+        (["--num_rollouts", "20"], (20, 5)),
+        (["--num_rollouts", "128"], (64, 8)),
+        (["--num_rollouts", "30", "--micro_batch", "6"], (30, 6)),
+        (["--num_rollouts", "32", "--global_batch", "64"], (64, 8)),
+        ([], (64, 8)),
+    ],
+)
+def test_a_batch_of_the_experiment_fits_into_fewer_rollouts(words: list[str], batches: tuple[int, int]) -> None:
+    optimizer = override(HARMLESS, words).optimizer
+    assert (optimizer.global_batch, optimizer.micro_batch) == batches
