@@ -117,7 +117,7 @@ def test_a_persona_and_a_margin_are_kept() -> None:
          "chosen", "after the 3 turns that both share: bot, user, bot"),
         ({"chosen": [*PROMPT, bot("a")], "rejected": [*PROMPT, bot("b"), bot("c")]}, "rejected", "bot, bot"),
         ({"chosen": [*PROMPT, user("a")], "rejected": [*PROMPT, bot("b")]}, "chosen", "user; needed: one bot turn"),
-        ({"chosen": "plain text", "rejected": "another"}, "chosen", "user; needed: one bot turn"),
+        ({"chosen": "plain text", "rejected": "another"}, "chosen", "a single text, and no prompt in the row"),
         ({"chosen": [system("A"), user("q"), bot("a")], "rejected": [system("B"), user("q"), bot("b")]},
          "rejected", "another persona"),
         ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": math.nan}, "margin", "nan"),

@@ -738,11 +738,11 @@ def test_a_passage_is_put_below_the_prompt_or_left_out_only_where_a_flag_says_so
 
 
 def test_where_no_column_is_the_prompt_the_message_says_how_to_name_it_in_words_for_a_shell() -> None:
-    asked = "What helps against a sore throat?"
-    rows = [{"Customer asked": asked, "answer_a": f"Tea {n}.", "answer_b": "No.", "better": "a"} for n in range(20)]
-    assert "answer_a: a single text, and no prompt in the row; needed: a prompt (--prompt_column" in refusal(
-        validate, rows[0]
-    )
+    examples = Path(__file__).parents[3] / "examples/data/helpful_pairs.jsonl"
+    rows = [
+        {"Customer asked": row["prompt"], "answer_a": row["chosen"], "answer_b": row["rejected"], "better": "a"}
+        for row in map(json.loads, examples.read_text().splitlines()[:60])
+    ]
     found = refusal(validate, *rows)
     assert "nothing reads the column 'Customer asked'" in found
     assert "needed: --prompt_column 'Customer asked', if it is that, --context_column 'Customer asked', which" in found
