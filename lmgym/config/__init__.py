@@ -4,7 +4,7 @@ Each file is a subject: model, run, rows, training; ranges has the numbers that 
 
 from lmgym.config.meanings import Means, meanings
 from lmgym.config.model import ModelConfig, OptimizerConfig
-from lmgym.config.ranges import SEED, Preferred, Range, UpTo, check_ranges, seed_settings
+from lmgym.config.ranges import SEED, Preferred, Range, UpTo, check_ranges, largest_divisor, seed_settings
 from lmgym.config.rows import PASSAGE, RATIONALE, VERDICT, ColumnConfig, RowsConfig, TextForm, check_eval_size
 from lmgym.config.run import (
     FREE_SETTINGS,
@@ -43,6 +43,7 @@ __all__ = [
     "check_eval_size",
     "check_ranges",
     "check_shared_settings",
+    "largest_divisor",
     "meanings",
     "seed_settings",
 ]

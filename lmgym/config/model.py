@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lmgym.config.ranges import SEED, Preferred, Range
+from lmgym.config.ranges import SEED, Preferred, Range, UpTo
 from lmgym.errors import MOST_STEPS, MOST_TOGETHER, MOST_TOKENS
 
 
@@ -62,7 +62,7 @@ class OptimizerConfig:
     """stop after so many updates (PPO: at the end of the iteration that reaches them); -1: after the epochs"""
     global_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 64
     """pairs, rows, groups or conversations of an update, over all ranks"""
-    micro_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 8
+    micro_batch: Annotated[int, Range(1, MOST_TOGETHER)] = UpTo(8)
     """pairs, rows, groups or conversations of a forward pass on one rank"""
     tokens_per_micro_batch: Annotated[
         int | None, Range(1, MOST_TOKENS, also=(None,), hint="none: --micro_batch rows")

@@ -63,6 +63,11 @@ class Preferred(str):
     __slots__ = ()
 
 
+def largest_divisor(number: int, most: int) -> int:
+    """The largest number up to `most` that divides a number of at least 1."""
+    return next(size for size in range(max(1, min(number, most)), 0, -1) if number % size == 0)
+
+
 SEED = Range(0, MOST_SEED)
 """of numpy and torch"""
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lmgym.config import largest_divisor
 from lmgym.distributed.random_state import seeded
 from lmgym.errors import InputError
 
@@ -63,8 +64,7 @@ def accumulation_steps(global_batch: int, micro_batch: int, ranks: int) -> int:
         fix = f"--global_batch {below} or {below + together}" if below else f"--global_batch {together}"
         if global_batch % ranks == 0:
             each = global_batch // ranks
-            smaller = next(size for size in range(min(micro_batch, each), 0, -1) if each % size == 0)
-            fix = f"--micro_batch {smaller}, which leaves an update as it is, or {fix}"
+            fix = f"--micro_batch {largest_divisor(each, micro_batch)}, which leaves an update as it is, or {fix}"
         raise InputError(
             f"global_batch={global_batch} is not divisible by micro_batch={micro_batch} times {ranks} rank(s); "
             f"use {fix}"

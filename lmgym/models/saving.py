@@ -152,8 +152,14 @@ def save_tokenizer(tokenizer, folder: Path) -> None:
 
 
 def save_model(model, state_dict: Weights, folder: Path) -> None:
-    """Save weights and config of a model without adapters."""
-    dtypes = {value.dtype for value in state_dict.values() if value.is_floating_point()}
+    """Save weights and config of a model without adapters, all in one dtype: fp32 if one of them is.
+
+    What is frozen may be held in 16 bits, with numbers that those have (lmgym/models/embeddings.py).
+    """
+    floats = [value for value in state_dict.values() if value.is_floating_point()]
+    dtype = torch.float32 if any(value.dtype == torch.float32 for value in floats) else floats[0].dtype
+    widened = {id(value): value.to(dtype) for value in floats if value.dtype != dtype}
+    state_dict = {name: widened.get(id(value), value) for name, value in state_dict.items()}
     settings = model.generation_config if model.can_generate() else None
     if settings is not None:
         model.generation_config = GenerationConfig()  # ours is written below, as the source has it
@@ -167,7 +173,7 @@ def save_model(model, state_dict: Weights, folder: Path) -> None:
     # the dtype of these weights: with the model's own, from_pretrained would round fp32 masters
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    config["dtype"] = "float32" if torch.float32 in dtypes else str(dtypes.pop()).removeprefix("torch.")
+    config["dtype"] = str(dtype).removeprefix("torch.")
     path.write_text(json.dumps(config | _older_rope(config), indent=2, sort_keys=True) + "\n")
     _let_others_read(folder, path)
 

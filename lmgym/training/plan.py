@@ -19,6 +19,7 @@ from lmgym.config import (
     UpTo,
     check_eval_size,
     check_shared_settings,
+    largest_divisor,
 )
 from lmgym.console import say
 from lmgym.data.batching import accumulation_steps
@@ -130,6 +131,7 @@ def make_plan(
     `prepare` reads the data, with a `max_length` that the model can read and its tokenizer. `generates`: the model is a
     policy rather than a scorer. Raises InputError for what cannot work.
     """
+    config = fit_micro_batch(config)
     o = config.optimizer
     accumulation = accumulation_steps(o.global_batch, o.smallest_micro_batch, world_size())
     deepspeed = start_ranks(config, model, accumulation)
@@ -161,6 +163,15 @@ def long_rows_note(data: TaskData, tokens: int | None) -> list[str]:
         f"{len(long):,} of {len(data.train):,} {data.noun} have more tokens than --tokens_per_micro_batch {tokens:,}, "
         f"at most {max(long):,}: each runs alone"
     ]
+
+
+def fit_micro_batch(config: C) -> C:
+    """The config with micro-batches that divide a rank's part of an update, where the user did not set them."""
+    o, ranks = config.optimizer, world_size()
+    if not isinstance(o.micro_batch, UpTo) or o.global_batch < ranks or o.global_batch % ranks:
+        return config
+    fitting = UpTo(largest_divisor(o.global_batch // ranks, o.micro_batch))
+    return replace(config, optimizer=replace(o, micro_batch=fitting))  # type: ignore[type-var]
 
 
 def fit_batch(config: C, deepspeed: dict | None, rows: int) -> C:

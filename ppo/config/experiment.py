@@ -5,7 +5,15 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lmgym.config import CapabilitiesConfig, ColumnConfig, ModelConfig, OptimizerConfig, RunConfig, SharingConfig
+from lmgym.config import (
+    CapabilitiesConfig,
+    ColumnConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    SharingConfig,
+    largest_divisor,
+)
 from lmgym.errors import InputError
 from ppo.algorithms.methods import Algorithm, readers, resolve
 from ppo.config.method import CAPS, CriticConfig, MethodConfig, SamplerCorrection
@@ -152,7 +160,7 @@ class PPOConfig:
         optimizer, rollouts, micro = self.optimizer, self.rollout.num_rollouts, self.optimizer.micro_batch
         for batch in range(min(optimizer.global_batch, rollouts), 0, -1):
             if rollouts % batch == 0 and (not keeps_micro or batch % micro == 0):
-                fitting = micro if keeps_micro else _largest_divisor(batch, micro)
+                fitting = micro if keeps_micro else largest_divisor(batch, micro)
                 return replace(optimizer, global_batch=batch, micro_batch=fitting)
         return optimizer
 
@@ -190,8 +198,3 @@ class PPOConfig:
         Unlike `lmgym.data.batching.accumulation_steps` it refuses no remainder: micro-batches may be smaller.
         """
         return max(1, self.optimizer.global_batch // ranks // self.optimizer.smallest_micro_batch)
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    """Of a number, up to `most`."""
-    return next(size for size in range(max(1, min(number, most)), 0, -1) if number % size == 0)

@@ -13,7 +13,7 @@ CONFIG = PreferenceConfig(
     policy=ModelConfig(model="gpt2"),
     data=RowsConfig(dataset="Anthropic/hh-rlhf", max_length=1024),
     loss=LossConfig("dpo"),
-    optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=UpTo(64), micro_batch=4, warmup=0.1),
+    optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=UpTo(64), micro_batch=UpTo(4), warmup=0.1),
 )
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 deepspeed --num_gpus 2 preferences/experiments/iterative_dpo.py --deepspeed configs/zero2.json --scorers reward=PATH
 """
 
-from lmgym.config import ModelConfig, OptimizerConfig
+from lmgym.config import ModelConfig, OptimizerConfig, UpTo
 from lmgym.runs.flags import override
 from lmgym.runs.launch import launch
 from preferences.config import LossConfig
@@ -15,7 +15,9 @@ CONFIG = IterativeConfig(
     data=PromptConfig(prompts="Anthropic/hh-rlhf"),
     rounds=RoundConfig(prompts_per_round=512, num_generations=4),
     loss=LossConfig("dpo", beta=0.1),
-    optimizer=OptimizerConfig(learning_rate=1e-6, global_batch=64, micro_batch=4, schedule="constant_with_warmup"),
+    optimizer=OptimizerConfig(
+        learning_rate=1e-6, global_batch=64, micro_batch=UpTo(4), schedule="constant_with_warmup"
+    ),
 )
 
 if __name__ == "__main__":

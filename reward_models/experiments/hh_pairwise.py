@@ -13,7 +13,7 @@ CONFIG = RewardModelConfig(
     name="hh_pairwise",
     scorer=ModelConfig(model="gpt2"),
     data=RowsConfig(dataset="Anthropic/hh-rlhf", eval_size=0.1, max_length=512),
-    optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=UpTo(64), micro_batch=8, epochs=1.0),
+    optimizer=OptimizerConfig(learning_rate=9e-6, global_batch=UpTo(64), micro_batch=UpTo(8), epochs=1.0),
 )
 
 if __name__ == "__main__":

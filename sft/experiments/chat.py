@@ -12,7 +12,7 @@ CONFIG = SftConfig(
     name="chat",
     policy=ModelConfig(model="gpt2"),
     data=RowsConfig(dataset="outputs/world/sft.parquet", max_length=1024),
-    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), micro_batch=8, epochs=2.0),
+    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), micro_batch=UpTo(8), epochs=2.0),
 )
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ CONFIG = SftConfig(
     name="hh_chosen",
     policy=ModelConfig(model="gpt2"),
     data=RowsConfig(dataset="Anthropic/hh-rlhf", max_length=1024),
-    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), micro_batch=8, epochs=1.0),
+    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), micro_batch=UpTo(8), epochs=1.0),
 )
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ CONFIG = SftConfig(
     name="judge_rationales",
     policy=ModelConfig(model="outputs/models/smollm2-135m"),
     data=RowsConfig(dataset="outputs/pairs_with_reasons.jsonl", max_length=2048),
-    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), micro_batch=4, epochs=2.0),
+    optimizer=OptimizerConfig(learning_rate=1e-5, global_batch=UpTo(64), micro_batch=UpTo(4), epochs=2.0),
 )
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from full_disk import largest_file
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.distributed.weights import untied_weights
@@ -17,7 +18,7 @@ from lmgym.errors import RunStopped
 from lmgym.models.forward.policies import load_policy, save_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.models.lora import add_lora
-from lmgym.models.saving import replace_folder, save_adapter, save_plain, save_tokenizer, try_saving
+from lmgym.models.saving import replace_folder, save_adapter, save_model, save_plain, save_tokenizer, try_saving
 from lmgym.models.small_models import build_model
 from lmgym.runs.run import Run
 from lmgym.training.setup import refuse_unsavable
@@ -175,3 +176,16 @@ def test_who_may_read_a_config_may_read_the_weights_beside_it(small_models, tmp_
         os.umask(before)
     for path in (tmp_path / "model/model.safetensors", tmp_path / "adapter/adapter_model.safetensors"):
         assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_folder_has_one_dtype_and_its_numbers_whatever_is_held_in_16_bits(small_models, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(small_models["llama"], dtype=torch.float32)
+    words = model.get_input_embeddings()
+    words.weight = torch.nn.Parameter(words.weight.detach().to(torch.bfloat16))
+    model.tie_weights()
+    save_model(model, untied_weights(model), tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as saved:
+        found = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 - is no dict
+    assert {one.dtype for one in found.values()} == {torch.float32}
+    assert torch.equal(found["model.embed_tokens.weight"], words.weight.detach().float())
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "float32"

@@ -12,7 +12,7 @@ from lmgym.data.prompts import read_prompts
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.runs.flags import override
 from lmgym.statistics import FEW
-from lmgym.training.plan import fit_batch
+from lmgym.training.plan import fit_batch, fit_micro_batch
 from lmgym.training.reporting import time_left
 from ppo.check import count_iterations, fit_rollouts
 from ppo.config import PPOConfig, RolloutConfig
@@ -51,6 +51,23 @@ def test_few_rows_make_small_batches(rows: int, batch: int) -> None:
     assert fit_batch(PAIRS, None, rows).optimizer.global_batch == batch
     given = override(PAIRS, ["--global_batch", "64"])
     assert fit_batch(given, None, rows) == given
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "micro"),
+    [
+        ([], 1, 8),
+        (["--global_batch", "4"], 1, 4),
+        (["--global_batch", "36"], 1, 6),
+        (["--global_batch", "12"], 2, 6),
+        (["--global_batch", "8"], 4, 2),
+        (["--global_batch", "4", "--micro_batch", "8"], 1, 8),  # which is refused
+        (["--global_batch", "3"], 2, 8),  # which is refused
+    ],
+)
+def test_micro_batches_divide_the_batch_that_a_user_sets(words: list[str], ranks: int, micro: int, monkeypatch) -> None:
+    monkeypatch.setattr("lmgym.training.plan.world_size", lambda: ranks)
+    assert fit_micro_batch(override(PAIRS, words)).optimizer.micro_batch == micro
 
 
 def test_a_batch_is_whole_micro_batches_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
