@@ -1,5 +1,6 @@
 """The change that a finished run made, how sure it is, and the command to type next: also for `lmgym runs`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from lmgym.report.run_files import is_number
 from lmgym.runs.commands import as_typed, row_flags
 from lmgym.runs.launch import STAGES
 from lmgym.runs.launching import FORMS, config_of
-from lmgym.runs.listing import ListedRun, evaluations_of, read_run
+from lmgym.runs.listing import ListedRun, evaluations_of, lines_of, read_run
 from lmgym.shell import command, relative
 
 CHAT_SCORERS, IS_POLICY = "chat_scorers", "is_policy"
@@ -44,9 +45,20 @@ def result(run: ListedRun) -> str:
     said = f"result: {metric.label} on held-out rows {change}"
     if run.interval is not None:
         low, high = run.interval
-        unclear = "; no clear change: more held-out rows narrow the interval" if low <= before <= high else ""
+        clear = _differ(before, run.interval_before, after, run.interval)
+        unclear = "" if clear else "; no clear change: more held-out rows narrow the interval"
         said += f" (95% interval {low:.3g} to {high:.3g}){unclear}"
     return said + _beside(run)
+
+
+def _differ(before: float, ends_before: tuple[float, float] | None, after: float, ends: tuple[float, float]) -> bool:
+    """Whether the 95% interval of the change excludes 0, from those of both (Zou and Donner 2008, as if independent).
+
+    Figures of the same rows mostly vary together, so that the interval is rather too wide.
+    """
+    low, high = ends_before or (before, before)
+    reach = math.hypot(after - ends[0], high - before) if after > before else math.hypot(ends[1] - after, before - low)
+    return abs(after - before) > reach
 
 
 def _beside(run: ListedRun) -> str:
@@ -58,11 +70,16 @@ def _beside(run: ListedRun) -> str:
         for name in NOT_OPTIMISED
         if name in first and name in last
     ]
-    if "kl/reference" in last:
+    if "kl/reference" in last and run.measured_after != _first_iteration(run.folder):
         found.append(f"KL {last['kl/reference']:.2g} nats per reply")
     if is_number(equal := last.get("groups/equal_rewards")) and equal > 0.5:
         found.append(f"all rewards equal in {equal:.0%} of the last groups")
     return f"; beside it: {', '.join(found)}" if found else ""
+
+
+def _first_iteration(folder: Path) -> int | None:
+    """The update after which a policy's first iteration ended: its replies, and their KL, are those of the start."""
+    return next((int(step) for step, line in lines_of(folder) if "kl/reference" in line), None)
 
 
 def next_command(run: ListedRun, runs: Sequence[ListedRun] = ()) -> str:

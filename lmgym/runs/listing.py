@@ -74,8 +74,12 @@ class ListedRun:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95% interval of `after`."""
-        _, _, *ends = self.figures.after or (0, 0)
-        return (ends[0], ends[1]) if ends else None
+        return _ends(self.figures.after)
+
+    @property
+    def interval_before(self) -> tuple[float, float] | None:
+        """The 95% interval of `before`."""
+        return _ends(self.figures.before)
 
     @property
     def why_none(self) -> str:
@@ -97,6 +101,11 @@ class ListedRun:
         """A text of run.json; empty if there is none."""
         value = self.record.get(name)
         return value if isinstance(value, str) else ""
+
+
+def _ends(measured: tuple[float, ...] | None) -> tuple[float, float] | None:
+    _, _, *ends = measured or (0, 0)
+    return (ends[0], ends[1]) if ends else None
 
 
 @dataclass(frozen=True)

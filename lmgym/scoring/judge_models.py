@@ -198,9 +198,12 @@ class LocalModel:
 
     def ask(self, conversations: Sequence[Conversation], labels: Sequence[str], each: Each) -> None:
         """One forward pass over a batch of prompts, or their replies. Raises TooLong where the context is exceeded."""
+        own = self.generator
         if not self.continues:
-            for number, [reply] in enumerate(self.generator.reply(conversations, 1, _greedy(self.tokens))):
-                self.usage.add(0, reply.tokens)
+            prompts = tokenize_texts(own.tokenizer, render_all(own.tokenizer, conversations))
+            replies = own.reply(conversations, 1, _greedy(self.tokens))
+            for number, (prompt, [reply]) in enumerate(zip(prompts, replies, strict=True)):
+                self.usage.add(len(prompt), reply.tokens)
                 each(number, read_reply(reply, labels))
             return
 

@@ -34,10 +34,22 @@ def test_a_scorer_says_its_accuracy_and_the_command_that_optimises_against_it(
     ]
 
 
-@pytest.mark.parametrize(("low", "unclear"), [(0.49, True), (0.51, False)])
-def test_an_interval_that_holds_the_value_before_is_no_clear_change(low: float, unclear: bool, tmp_path: Path) -> None:
-    folder = finished(tmp_path / "run", "reward_models", {}, accuracy(0, 0.5, 0.4, 0.6), accuracy(9, 0.6, low, 0.7))
-    [said, _] = conclude(folder)
+@pytest.mark.parametrize(
+    ("before", "after", "unclear"),
+    [
+        ((0.5, 0.4, 0.6), (0.6, 0.51, 0.7), True),  # hypot(.09, .1) is .135: the figure before is as uncertain
+        ((0.5, 0.4, 0.6), (0.64, 0.55, 0.7), False),
+        ((0.64, 0.55, 0.7), (0.5, 0.4, 0.6), False),  # the ends that face each other count: hypot(.1, .09)
+        ((0.5,), (0.6, 0.51, 0.7), False),
+        ((0.5,), (0.6, 0.49, 0.7), True),
+    ],
+)
+def test_a_change_whose_interval_holds_0_is_no_clear_one(
+    before: tuple[float, ...], after: tuple[float, ...], unclear: bool, tmp_path: Path
+) -> None:
+    names = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
+    lines = ({"step": step} | dict(zip(names, of, strict=False)) for step, of in ((0, before), (9, after)))
+    [said, _] = conclude(finished(tmp_path / "run", "reward_models", {}, *lines))
     assert ("no clear change" in said) == unclear
 
 
@@ -54,7 +66,10 @@ def test_a_policy_says_what_was_not_optimised_and_chats_with_its_scorers(
     monkeypatch.chdir(tmp_path / "here")
     before = {"step": 0, "eval/reward/mean": 0.06, "eval/rollout/reply_tokens": 46.6}
     after = {"step": 9, "eval/reward/mean": 0.04, "eval/rollout/reply_tokens": 31.2, "kl/reference": 2.38}
-    folder = finished(tmp_path / "run", "ppo", {"scorers": f"a={tmp_path}/here/b/model"}, before, after)
+    scorers = {"scorers": f"a={tmp_path}/here/b/model"}
+    [said, _] = conclude(finished(tmp_path / "one", "ppo", scorers, before, after | {"kl/reference": 0.0}))
+    assert said.endswith("tokens per reply 46.6 -> 31.2"), "the KL of a single iteration is that of the start"
+    folder = finished(tmp_path / "run", "ppo", scorers, before, {"step": 3, "kl/reference": 0.0}, after)
     assert conclude(folder) == [
         "result: reward on held-out rows fell from 0.06 to 0.04; beside it: tokens per reply 46.6 -> 31.2, KL 2.4 nats "
         "per reply",
