@@ -14,11 +14,12 @@ CONFIG = PPOConfig(
     rollout=RolloutConfig(
         prompts="examples/data/helpful_pairs.jsonl",
         eval_size=UpTo(64),
-        num_rollouts=UpTo(64),
+        num_rollouts=UpTo(128),
         policy_over="actions",  # [[A]] or [[B]]; tokens: reasons first
     ),
-    method=MethodConfig("grpo", init_kl_coef=0.0, scale_rewards="none"),
-    optimizer=OptimizerConfig(1e-5, schedule="linear", global_batch=64, micro_batch=16, max_updates=UpTo(60)),
+    # the entropy keeps a judge from naming one place always, of which it would learn no more
+    method=MethodConfig("grpo", init_kl_coef=0.0, scale_rewards="none", entropy_coef=0.05),
+    optimizer=OptimizerConfig(1e-5, schedule="linear", global_batch=128, micro_batch=32, max_updates=UpTo(60)),
 )
 
 if __name__ == "__main__":
