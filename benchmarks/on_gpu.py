@@ -1,6 +1,7 @@
 """Figures of one GPU: a run that learns and is resumed; training, generation (vLLM's too) and PPO by Qwen3's shapes.
 
     python3 benchmarks/on_gpu.py                              # writes benchmarks/results/on_gpu.json
+    python3 benchmarks/on_gpu.py --parts decode --models qwen3-0.6b                # one step of decoding, a minute
     python3 benchmarks/on_gpu.py --device cpu --models tiny --output /tmp/x.json   # a rehearsal in fp32
 
 Weights and prompts are random, from fixed seeds; nothing is downloaded. Shares are of a copy and of a matrix product,
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before this f
 
 import torch
 from gpu_bench import WAYS, Bench
+from gpu_decode import measure_decode
 from gpu_ppo import measure
 from gpu_training import CASES, measure_generation, measure_training
 from gpu_vllm import measure_vllm
@@ -35,7 +37,7 @@ from lmgym.errors import InputError
 from lmgym.generation.vllm_server import find_vllm
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("learning", "training", "generation", "vllm", "ppo")
+PARTS = ("learning", "training", "generation", "decode", "vllm", "ppo")
 MICRO_BATCHES, BATCHES = [2048, 8192, 16384], [16, 64, 256]
 ON_A_CPU = [1024], [2]
 WALKS, STOP_AFTER = ("--method", "grpo", "--max_updates", "40", "--save_updates", "8", "--seed", "101"), 12
@@ -108,6 +110,7 @@ def tasks_of(arguments: argparse.Namespace, device: torch.device, roofs: dict) -
         for case in CASES[name]:
             found["training"][str(case)] = lambda case=case: measure_training(case, sizes, device)
         found["generation"][name] = lambda name=name: measure_generation(name, batches, roofs, device)
+        found["decode"][name] = lambda name=name: measure_decode(name, batches, roofs, device)
         if times_vllm:
             found["vllm"][name] = lambda name=name: measure_vllm(name, batches, roofs, device)
         for way in WAYS[name]:
@@ -142,7 +145,7 @@ def show(record: dict[str, Any]) -> None:
     copied, multiplied = (record["roofs"][f"{name}_per_second"] / 1e12 for name in ("bytes", "flops"))
     print(f"\n{record['name']}: {copied:.2f} TB/s by a copy, {multiplied:.0f} TFLOP/s by a product")
     print(json.dumps(record["learning"]))
-    for part in ("training", "generation", "vllm"):
+    for part in ("training", "generation", "decode", "vllm"):
         for name, entries in record[part].items():
             for entry in entries if isinstance(entries, list) else [entries]:
                 print(f"{part} {name}:", ", ".join(f"{key} {_short(value)}" for key, value in entry.items()))

@@ -13,6 +13,7 @@ import on_gpu
 import pytest
 import torch
 from gpu_bench import Bench, NoText
+from gpu_decode import CountOperations
 from gpu_training import CASES, expected
 from model_costs import (
     Rows,
@@ -174,6 +175,15 @@ def test_estimates_are_within_five_percent_of_what_an_h200_held(name: str) -> No
     assert found == pytest.approx(entry["gib_expected"])
 
 
+def test_operations_that_compute_are_counted_and_views_are_not() -> None:
+    rows = torch.ones(2, 3)
+    with CountOperations() as counted:
+        rows.view(3, 2).t()[0]
+        rows.add_(1)
+        torch.mm(rows, rows.t()).softmax(-1)
+    assert counted.found == 3
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_one_line_says_what_is_missing() -> None:
     done = launching.run(launching.launch("fork", script=SCRIPT))
@@ -200,6 +210,9 @@ def test_a_rehearsal_on_a_cpu_checks_times_and_writes(
         assert [entry["tokens"] for entry in entries] == [1024]
         assert entries[0]["tokens_per_second"] == pytest.approx(1024 / entries[0]["seconds"])
     assert record["generation"]["tiny"][0]["rows"] == 2
+    [step] = record["decode"]["tiny"]
+    assert 20 < step["operations_a_layer"] < 200
+    assert 0 < step["share_of_bandwidth"] < 1
     assert list(record["ppo"]) == ["tiny full", "tiny hydra", "tiny lora"]
     for run in record["ppo"].values():
         checks = run["checks"]
