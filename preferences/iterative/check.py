@@ -84,7 +84,12 @@ def check(config: IterativeConfig, scorers: Mapping[str, Scorer] | None = None) 
         notes.append(f"the longest prompt has {longest:,} tokens: prompts lose their oldest turns beyond {room:,}")
     loaded, monitor = load(config)
     weights = read_weights(config.judge.weights, own | loaded)
-    plan = IterativePlan(training, prompts, sampling, room, own | loaded, weights, monitor)
+    if weights.first:
+        raise InputError(
+            f"--weights {shown(config.judge.weights)} changes over the run, which rounds of DPO do not; needed: "
+            "name=NUMBER"
+        )
+    plan = IterativePlan(training, prompts, sampling, room, own | loaded, weights.last, monitor)
     if monitor:
         notes.append(preview(len(prompts.evaluation), plan.evaluations, f"monitor {next(iter(monitor))}"))
     else:

@@ -215,6 +215,7 @@ def config(small_models, few_pairs: Path, tmp_path: Path) -> IterativeConfig:
         ({"loss": LossConfig("simpo"), "rounds": RoundConfig(4, renew_reference=True)}, "which has no reference"),
         ({"rounds": RoundConfig(6)}, "not a multiple of global_batch=4; needed: whole updates, such as --prompts_per_"),
         ({"judge": JudgeConfig()}, "scorers is empty; needed: --scorers [name=]PATH"),
+        ({"judge": JudgeConfig("a=world:0", weights="a=0:1")}, "--weights 'a=0:1' changes over the run, which rounds"),
         ({"judge": JudgeConfig("a=world:0", monitor_scorer="a=world:1")}, "two scorers are called a; needed"),
         ({"judge": JudgeConfig("a=world:0", monitor_scorer="b=world:1,c=world:2")}, "names 2; needed: one"),
         ({"trainer": TrainerConfig(best_metric="score/utility")}, "needed: none: the policy with most"),
