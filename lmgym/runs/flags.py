@@ -17,7 +17,7 @@ import sys
 import textwrap
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -179,19 +179,42 @@ def _is_main() -> bool:
 def _help(config: object) -> NoReturn:
     """Prints the help and exits with 0. USAGE in the environment is the command to show in its usage line.
 
-    The values are those of the config, or of what its method `as_resolved()` returns; below its docstring stands its
-    `heading`, if it has one.
+    The values are those of the config, or of what its method `as_resolved()` returns, without those that are `unread`;
+    below its docstring stands its `heading`, if it has one.
     """
     import tyro  # imported only when needed
 
+    kind, unread = type(config), getattr(config, "unread", ())
     if resolved := getattr(config, "as_resolved", None):
         config = resolved()
     markers = (tyro.conf.OmitArgPrefixes,)
     arguments = {"default": config, "args": ["--help"], "config": markers, "use_underscores": True}
-    about = "\n\n".join(filter(None, [inspect.getdoc(type(config)), getattr(config, "heading", "")]))
+    about = "\n\n".join(filter(None, [inspect.getdoc(kind), getattr(config, "heading", "")]))
+    arguments["default"] = shown_settings = _without(config, unread)
     with reader_may_leave():
-        tyro.cli(type(config), **arguments, description=about, prog=os.environ.get(USAGE), console_outputs=_is_main())  # type: ignore[call-overload]
+        tyro.cli(
+            type(shown_settings), **arguments, description=about, prog=os.environ.get(USAGE), console_outputs=_is_main()
+        )  # type: ignore[call-overload]
     raise SystemExit(0)
+
+
+def _without(config: Any, names: Collection[str]) -> Any:
+    """The config, of a type whose help leaves out these settings, also of its groups."""
+    import tyro
+
+    suppressed: Any = tyro.conf.Suppress
+    hints, annotations, changed = get_type_hints(type(config), include_extras=True), dict[str, Any](), dict[str, Any]()
+    for name, value in _fields(config):
+        if dataclasses.is_dataclass(value):
+            changed[name] = _without(value, names)
+            annotations[name] = type(changed[name])
+        elif name in names:
+            changed[name], annotations[name] = value, suppressed[hints[name]]
+    if all(kind is type(getattr(config, name)) for name, kind in annotations.items()):
+        return config
+    spaces = {name: dataclasses.field(default=value) for name, value in changed.items()}
+    kind: Any = type(type(config).__name__, (type(config),), spaces | {"__annotations__": annotations})
+    return dataclasses.dataclass(frozen=True)(kind)(**dict(_fields(config)) | changed)
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
