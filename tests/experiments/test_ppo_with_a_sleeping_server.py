@@ -16,6 +16,8 @@ from lmgym.errors import InputError
 from lmgym.generation.vllm_server import Installed, ServerOptions
 from ppo import engine_sampler
 
+pytestmark = pytest.mark.usefixtures("vllm_environment")
+
 
 @pytest.fixture
 def own_server(talkative_models, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[VLLMStub]]]:

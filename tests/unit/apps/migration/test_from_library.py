@@ -22,6 +22,8 @@ from lmgym.errors import InputError
 from lmgym.runs.flags import override
 from lmgym.runs.launching import FORMS
 
+pytestmark = pytest.mark.usefixtures("vllm_environment")
+
 CHECKS = {
     "reward": reward_models.check.check_settings,
     "sft": sft.check.check_settings,

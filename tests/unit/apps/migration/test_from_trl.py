@@ -23,6 +23,8 @@ from lmgym.runs.launch import STAGES as PACKAGES
 from lmgym.runs.launching import FORMS
 from lmgym.runs.other_names.lookup import tables
 
+pytestmark = pytest.mark.usefixtures("vllm_environment")
+
 CHECKS = {
     "reward_models": reward_models.check.check_settings,
     "sft": sft.check.check_settings,
