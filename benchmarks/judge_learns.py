@@ -31,7 +31,7 @@ from lmgym.scoring.named_scorers import load_scorer
 from lmgym.statistics import share
 
 HELD_OUT_KINDS, PER_PROMPT = 8, 3
-FLAGS = ("--learning_rate", "5e-5", "--max_updates", "40", "--eval_updates", "10")
+FLAGS = {"--learning_rate": "1e-5", "--max_updates": "40", "--eval_updates": "10"}
 SCORER_FLAGS = ("--learning_rate", "2e-5", "--global_batch", "16", "--epochs", "2", "--max_length", "512")
 SHOWN = ("metrics/accuracy", "metrics/both_orders_right", "metrics/changes_with_order")
 THINGS = """fruits: apple pear plum cherry lemon mango
@@ -106,7 +106,7 @@ def learn(model: Path, train: Path, held_out: Path, seed: int, more: Sequence[st
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run"
         flags = ["--prompts", train, "--eval_prompts", held_out, "--eval_size", 2 * len(pairs), "--seed", seed]
-        launch("ppo/experiments/judge.py", model, output, [*flags, *FLAGS, *more], shown=True)
+        launch("ppo/experiments/judge.py", model, output, [*flags, *more], shown=True)
         curve = [{"step": line["step"], **{name: line[name] for name in SHOWN}} for line in metrics_of(output) if
                  SHOWN[0] in line]  # fmt: skip
         after = figures(f"compare:{output / 'model'}", pairs)
@@ -128,7 +128,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--pairs", type=Path, help="rows to train on")
     parser.add_argument("--held_out", type=Path, help="other rows")
-    arguments, more = parser.parse_known_args()
+    arguments, words = parser.parse_known_args()
+    given = FLAGS | dict(zip(words[::2], words[1::2], strict=True))
+    more = [word for pair in given.items() for word in pair]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         train, held_out = arguments.pairs, arguments.held_out
@@ -145,7 +147,7 @@ def run(arguments: argparse.Namespace, more: Sequence[str], train: Path, held_ou
     name = f"judge_learns_{train.stem}" if arguments.pairs else "judge_learns"
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "machine": describe_machine(),
-        "flags": [*FLAGS, *more], "held_out_pairs": len(pairs), "base": figures(f"compare:{arguments.model}", pairs),
+        "flags": more, "held_out_pairs": len(pairs), "base": figures(f"compare:{arguments.model}", pairs),
     }  # fmt: skip
     print("base", json.dumps(found["base"]), flush=True)
     found["scorer"] = score(arguments.model, train, held_out, pairs)
