@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_bench import NoText
+from gpu_training import model_to_sample
 from model_costs import Shape, Way, generation_bytes
 from roofs import synchronize
-from shapes import random_model, read_shape
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmgym.generation.steps import PackedSteps
@@ -39,11 +38,7 @@ class CountOperations(TorchDispatchMode):
 
 def measure_decode(name: str, batches: list[int], roofs: dict[str, float], device: torch.device) -> list[dict]:
     """Steps after prompts of one length, for each batch of rows: bf16 weights on a GPU, fp32 on a CPU."""
-    shape = Shape.of(read_shape(name))
-    model = random_model(name, NoText(shape.vocabulary), "causal", 0, str(device)).requires_grad_(False).eval()
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
+    shape, model, dtype = model_to_sample(name, device)
     decoder = Decoder(model)
     return [_of_batch(decoder, shape, rows, roofs, device, dtype) for rows in batches]
 

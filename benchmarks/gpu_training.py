@@ -155,13 +155,19 @@ def expected(case: Case, tokens: int, device: torch.device) -> float:
     return memory.total / GIB
 
 
-def measure_generation(name: str, batches: list[int], roofs: dict[str, float], device: torch.device) -> list[dict]:
-    """Replies of one length to prompts of one length by our engine, the weights in bf16, for each batch."""
+def model_to_sample(name: str, device: torch.device) -> tuple[Shape, Any, torch.dtype]:
+    """A shape, a random model of it, and the dtype of its weights: bf16 on a GPU, fp32 on a CPU."""
     shape = Shape.of(read_shape(name))
     model = random_model(name, NoText(shape.vocabulary), "causal", 0, str(device)).requires_grad_(False).eval()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
+    return shape, model, dtype
+
+
+def measure_generation(name: str, batches: list[int], roofs: dict[str, float], device: torch.device) -> list[dict]:
+    """Replies of one length to prompts of one length by our engine, the weights in bf16, for each batch."""
+    shape, model, dtype = model_to_sample(name, device)
     rng, found = np.random.default_rng(0), []
     for rows in batches:
         prompts = rng.integers(2, shape.vocabulary, (rows, PROMPT)).tolist()

@@ -27,6 +27,7 @@ from lmgym.data.mixing import DataSet
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.rows import prompt_key
 from lmgym.report.calibration import calibration_error
+from lmgym.scoring.comparing_judge import BothOrders
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.statistics import share
 
@@ -91,13 +92,12 @@ def figures(spec: str, pairs: Sequence[Pair]) -> dict[str, Any]:
         margins = np.asarray(scorer.score(given[0], given[1])) - np.asarray(scorer.score(given[0], given[2]))
         return {"accuracy": vars(share(margins > 0, prompts)), "calibration_error": calibration_error(margins)}
     found = scorer.compare(*given)
-    p = np.array([[one.shown_first, one.shown_second] for one in found]).clip(1e-9, 1 - 1e-9)
-    mean = p.mean(axis=1)
+    both = BothOrders.of([one.shown_first for one in found], [one.shown_second for one in found], prompts)
     return {
-        "accuracy": vars(share(mean > 0.5, prompts)),
-        "both_orders_right": vars(share((p > 0.5).all(axis=1), prompts)),
-        "changes_with_order": vars(share((p[:, 0] > 0.5) != (p[:, 1] > 0.5), prompts)),
-        "calibration_error": calibration_error(np.log(mean / (1 - mean))),
+        "accuracy": vars(share([one.p > 0.5 for one in found], prompts)),
+        "both_orders_right": vars(both.right),
+        "changes_with_order": vars(both.changes),
+        "calibration_error": both.calibration_error,
     }
 
 

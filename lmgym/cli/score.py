@@ -18,10 +18,9 @@ from lmgym.data.records import Record
 from lmgym.data.rejections import NO_REPLY, UNFIT, UNJUDGED, Rejection, RowError, tally
 from lmgym.data.rows import prompt_key, read_rows
 from lmgym.errors import InputError, one_line, shown_path
-from lmgym.report.calibration import calibration_error
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.files import write_lines
-from lmgym.scoring.comparing_judge import ComparingJudge
+from lmgym.scoring.comparing_judge import BothOrders, ComparingJudge
 from lmgym.scoring.function_forms import Given, RewardInput
 from lmgym.scoring.function_scorers import FileScorer
 from lmgym.scoring.judge_settings import JudgeConfig
@@ -33,7 +32,6 @@ from lmgym.text import Conversation, Reply, as_reply, words_of
 from lmgym.training.length_rule import LengthRule
 
 MOST_ROWS, MOST_CHARACTERS = 1024, 32_768  # that are scored together: about one batch of a model
-SMALLEST = 1e-12  # a probability whose logit is still finite
 NEEDED = (
     "columns chosen and rejected (and optionally prompt); prompt and reply or completion; messages; or input_text and "
     "output_text"
@@ -242,14 +240,13 @@ def comparing_figures(rows: Sequence[ScoredRow], details: Sequence[Mapping[str, 
     compared = [(row, own["comparison"]) for row, own in zip(rows, details, strict=True) if "comparison" in own]
     if not compared:
         return []
-    p = np.array([[one["shown_first"], one["shown_second"]] for _, one in compared])
     prompts = [prompt_key(row.conversation) for row, _ in compared]
-    both, changes = share((p > 0.5).all(axis=1), prompts), share((p[:, 0] > 0.5) != (p[:, 1] > 0.5), prompts)
-    mean = np.clip(p.mean(axis=1), SMALLEST, 1 - SMALLEST)
+    shown_first, shown_second = ([one[order] for _, one in compared] for order in ("shown_first", "shown_second"))
+    found = BothOrders.of(shown_first, shown_second, prompts)
     return [
-        f"both orders: {both:.3f} of the pairs are right in both; the better reply changes with the order in "
-        f"{changes:.3f}; calibration error of P, the mean of both: {calibration_error(np.log(mean / (1 - mean))):.3f}",
-        *notes([both], "prompt"),
+        f"both orders: {found.right:.3f} of the pairs are right in both; the better reply changes with the order in "
+        f"{found.changes:.3f}; calibration error of P, the mean of both: {found.calibration_error:.3f}",
+        *notes([found.right], "prompt"),
     ]
 
 

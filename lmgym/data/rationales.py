@@ -52,7 +52,7 @@ def names_places(text: str) -> bool:
 
 
 def chosen_is_first(record: Record) -> bool | None:
-    """Whether the preferred reply of a pair is the one that its row names first, as response_a beside response_b.
+    """True if the preferred reply of a pair is the one that its row names first, as response_a beside response_b.
 
     None where names do not tell, as those of chosen and rejected.
     """

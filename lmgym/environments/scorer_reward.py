@@ -61,15 +61,9 @@ class ScorerReward:
 
     def at(self, share: float) -> "ScorerReward":
         """The reward when this share of a run is over, 0 to 1."""
-        return replace(
-            self,
-            weights={
-                **self.weights,
-                **{
-                    name: (1 - share) * first + share * self.weights[name] for name, first in self.first_weights.items()
-                },
-            },
-        )
+        last = self.weights
+        now = {name: (1 - share) * first + share * last[name] for name, first in self.first_weights.items()}
+        return replace(self, weights=dict(last) | now)
 
     def check(self, columns: Collection[str]) -> None:
         """Raises InputError if a function requires what there is not in rows of these columns."""

@@ -52,7 +52,7 @@ def result(run: ListedRun) -> str:
 
 
 def _differ(before: float, ends_before: tuple[float, float] | None, after: float, ends: tuple[float, float]) -> bool:
-    """Whether the 95% interval of the change excludes 0, from those of both (Zou and Donner 2008, as if independent).
+    """True if the 95% interval of the change excludes 0, from those of both (Zou and Donner 2008, as if independent).
 
     Figures of the same rows mostly vary together, so that the interval is rather too wide.
     """

@@ -15,13 +15,18 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lmgym.errors import InputError, shown
+from lmgym.report.calibration import calibration_error
 from lmgym.scoring.judge_prompts import NAMES, Criterion, Shown, comparing_prompt
 from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE, no_verdict
 from lmgym.scoring.strengths import ROUND_ROBIN, Pair, bradley_terry, comparisons_of, next_pairs, rounds_of
 from lmgym.scoring.verdicts import Verdict, Verdicts
+from lmgym.statistics import Estimate, share
 from lmgym.text import Conversation, Reply, words_of
+
+SMALLEST = 1e-12  # a probability whose logit is still finite
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,29 @@ class OrderBias:
         return (
             f"{self.comparisons:,} comparisons in both orders; the winner changes with the order in "
             f"{self.flips / n:.1%}, P of the reply that is shown first is {self.first / (2 * n):.3f} on average"
+        )
+
+
+@dataclass(frozen=True)
+class BothOrders:
+    """Figures of comparisons on pairs whose first reply is the better one."""
+
+    right: Estimate
+    """the share that is right in both orders"""
+    changes: Estimate
+    """the share whose better reply changes with the order"""
+    calibration_error: float
+    """of P, the mean of both orders"""
+
+    @classmethod
+    def of(cls, shown_first: ArrayLike, shown_second: ArrayLike, prompts: ArrayLike) -> "BothOrders":
+        """From P [pairs] that the better reply wins where it is shown first and second; intervals over the prompts."""
+        p = np.stack([np.asarray(shown_first, float), np.asarray(shown_second, float)], 1)
+        mean = np.clip(p.mean(axis=1), SMALLEST, 1 - SMALLEST)
+        return cls(
+            share((p > 0.5).all(axis=1), prompts),
+            share((p[:, 0] > 0.5) != (p[:, 1] > 0.5), prompts),
+            calibration_error(np.log(mean / (1 - mean))),
         )
 
 

@@ -37,7 +37,7 @@ def computes_in_bf16() -> bool:
 
 
 def processor_has_bf16(information: str) -> bool:
-    """Whether Linux's list of a processor's features has one of bf16, such as avx512_bf16, or ARM's svebf16."""
+    """True if Linux's list of a processor's features has one of bf16, such as avx512_bf16, or ARM's svebf16."""
     lines = (line.partition(":") for line in information.splitlines())
     features = {
         word for name, _, words in lines if name.strip().lower() in ("flags", "features") for word in words.split()
