@@ -22,6 +22,7 @@ from lmgym.runs.user_code import call_user_code
 from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.named_scorers import read_weights
 from lmgym.scoring.strengths import comparisons_of
+from lmgym.shell import command
 from ppo.config import PPOConfig, RewardConfig
 from ppo.rewards import (
     EVAL_SCORER,
@@ -328,10 +329,14 @@ def refuse_unused(settings: RewardConfig, names: Sequence[str], why: str) -> Non
 
 
 def check_setup(config: PPOConfig, setup: TaskSetup, tokenizer: Any) -> None:
-    """Raises InputError for settings that the setup does not use, and for a policy over actions if the first
-    observation lists none, or some that cannot be told apart.
+    """Raises InputError for settings and an environment that the setup does not use, and for a policy over actions if
+    the first observation lists none, or some that cannot be told apart.
     """
     check_unused_settings(config.reward, setup)
+    words = config.rollout.environment
+    if words and "environment" not in setup.uses_settings:
+        needed = command("lmgym", "train", "ppo", "environment", "--environment", words)
+        raise InputError(f"--environment {shown(words)} is not used by this experiment; needed: {needed}")
     if config.rollout.policy_over == "actions":
         for agent, seen in setup.first_observations(setup.tasks[0]).items():
             if agent not in setup.players and isinstance(

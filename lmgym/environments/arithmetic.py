@@ -1,21 +1,28 @@
-"""Arithmetic as prompts with an `answer`: data that is made, whose answers are right."""
+"""Arithmetic as prompts with an `answer`: data that is made, whose answers are right, as rows or as an environment."""
 
 import operator
+import re
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from lmgym.config import SEED, Range
 from lmgym.console import say
+from lmgym.environments.named import NamedEnvironment, Scheme, Settings, refuse_settings
+from lmgym.environments.protocol import POLICY, Observation, StepResult, Task
 from lmgym.errors import InputError, shown
+from lmgym.messages import from_messages
 from lmgym.runs.files import write_lines
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 EXAMPLES = ((2, "+", 3), (7, "-", 4), (3, "*", 2))
 DIGITS = Range(1, 3, hint="all problems of such numbers are listed")
 
+LONGEST_NUMBER = 10  # digits, of a reply
+DEFAULT_OPERATIONS, SETTINGS = "+-*", ("digits", "examples", "seed")
 Problem = tuple[int, str, int]
 
 
@@ -60,3 +67,36 @@ def write_arithmetic(path: str | Path, **settings: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     write_lines(file, rows)
     say(f"{file}: {len(rows):,} problems with their answers")
+
+
+@final
+class Sum:
+    """One question; the task is a row of `arithmetic_rows`. 1 if the last number of the reply is the answer, else 0."""
+
+    def __init__(self) -> None:
+        self.answer = 0
+
+    def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
+        """Ask."""
+        self.answer = task["answer"]
+        return {POLICY: Observation(from_messages(task["prompt"]))}
+
+    def step(self, actions: Mapping[str, str]) -> StepResult:
+        """Compare with the answer."""
+        numbers = re.findall(r"-?\d+", actions[POLICY])
+        right = bool(numbers) and len(numbers[-1]) < LONGEST_NUMBER and int(numbers[-1]) == self.answer
+        return StepResult(rewards={POLICY: float(right)}, terminated=True)
+
+
+def load(name: str, settings: Settings, tokenizer: Any = None) -> NamedEnvironment:
+    """`--environment arithmetic:+-*` with the settings of `arithmetic_rows`, in whose order the tasks are.
+
+    Raises InputError for other operations and settings.
+    """
+    words = f"arithmetic:{name}"
+    refuse_settings(words, settings, SETTINGS)
+    rows = arithmetic_rows(name or DEFAULT_OPERATIONS, **settings)
+    return NamedEnvironment(words, Sum, rows, about=f"{len(rows):,} questions; a right answer is worth 1")
+
+
+SCHEME = Scheme("arithmetic:+-*", "questions with one right answer", load, lambda: [DEFAULT_OPERATIONS])

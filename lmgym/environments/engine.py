@@ -94,7 +94,7 @@ def play(
             playing = _going_on(playing + fresh, fresh, watch)
             table.step(playing)
             if policy is not None:
-                _add_rewards(playing, table.players, reward_function, grouped=members is not None)
+                add_rewards(playing, table.players, reward_function, grouped=members is not None)
             playing = _going_on(playing, playing, watch)
     return episodes
 
@@ -221,7 +221,7 @@ def _refuse_other_actions(episode: RunningEpisode, actions: Mapping[str, str]) -
         )
 
 
-def _add_rewards(
+def add_rewards(
     episodes: Sequence[RunningEpisode],
     players: Sequence[Players],
     reward_function: RewardFunction | None,

@@ -21,6 +21,7 @@ from lmgym.runs.gpus import visible_gpus
 from lmgym.runs.launch import STAGES
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import NAME as LOCK
+from lmgym.runs.paths import names_environment
 from lmgym.runs.signals_to_ranks import PREFIX
 from lmgym.runs.user_code import import_file
 from lmgym.shell import command as command_line
@@ -176,6 +177,8 @@ def choose_experiment(word: str, words: Sequence[str]) -> tuple[Path, list[str]]
     form, first = FORMS[word], words[0]
     if Path(first).suffix in CONFIGS:
         refuse_other_languages(Path(os.path.expanduser(first)))
+    if form.stage == "ppo" and (named := _of_environment(first, words)):
+        return experiments("ppo")["environment"], form.words(named)
     is_data = first not in experiments(form.stage) and not HYDRA.match(first) and _is_data(first)
     if not is_data and not first.startswith("-") and not HYDRA.match(first):
         return find_experiment(first, [form.stage]), form.words(words[1:])
@@ -185,6 +188,15 @@ def choose_experiment(word: str, words: Sequence[str]) -> tuple[Path, list[str]]
     data = last_value(flag, given)
     named = unless_given(["--name", name_of_rows(data)], given) if data else []
     return experiments(form.stage)[form.experiment], form.words([*named, *given])
+
+
+def _of_environment(first: str, words: Sequence[str]) -> list[str]:
+    """The flags of a run in an environment that the first word names, or a flag where no experiment is named."""
+    flag = "--environment"
+    given = [flag, *words] if names_environment(first) else list(words)
+    if not (environment := last_value(flag, given)) or not given[0].startswith("-"):
+        return []
+    return [*unless_given(["--name", name_of_rows(environment.partition("?")[0])], given), *given]
 
 
 def last_value(flag: str, words: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
 """The one place that makes a run's paths absolute, so that code of users that changes the folder changes nothing."""
 
 import os
+import re
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Protocol, TypeVar
 
 from lmgym.console import print_as_given
@@ -22,11 +24,14 @@ PATHS = frozenset(
     {
         *("output", "model", "reference", "critic", "deepspeed", "dataset", "eval_dataset", "prompts", "eval_prompts"),
         *("probe_data", "reference_logprobs", "reward", "scorers", "eval_scorer", "monitor_scorers", "monitor_scorer"),
-        *("opponents", "replay", "capabilities", "capabilities_data"),
+        *("opponents", "replay", "capabilities", "capabilities_data", "environment"),
     }
 )
 """settings that name a file or folder: PATH, or a list such as NAME=PATH,NAME=PATH#HOW"""
 POOL = "pool:"
+ENVIRONMENTS = "lmgym.environments"
+"""the group of entry points whose names begin those of environments: lmgym/environments/named.py"""
+CLASS_OF_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 WORDS = ("head",)  # a critic that is none of a folder
 
 
@@ -55,6 +60,9 @@ def absolute_items(setting: str, value: object) -> object:
         return value
     if setting == "output":
         return absolute(value)
+    if setting == "environment":  # its settings have = and commas of their own
+        file, py, rest = value.partition(".py:")
+        return f"{absolute(f'{file}.py')}:{rest}" if py else value
     return ",".join(_absolute_item(setting, item) for item in value.split(","))
 
 
@@ -63,6 +71,13 @@ def absolute(path: str) -> str:
     found = os.path.abspath(os.path.expanduser(path))
     print_as_given(found, path)
     return found
+
+
+def names_environment(words: str) -> bool:
+    """True for SCHEME:NAME of a scheme that is installed, and for FILE.py:CLASS; both may have settings behind a ?."""
+    name = words.partition("?")[0]
+    scheme, colon, _ = name.partition(":")
+    return bool(CLASS_OF_FILE.fullmatch(name) or (colon and metadata.entry_points(group=ENVIRONMENTS, name=scheme)))
 
 
 def _absolute_item(setting: str, item: str) -> str:

@@ -35,6 +35,9 @@ class RolloutConfig:
     """without eval_prompts: a share below 1, or a number of prompts; unless it is set, at most a tenth of them"""
     split_by: Annotated[str, Means("unit of the split")] = "prompt"
     """what is never on both sides: a prompt; first_message, a conversation with all its turns; or a column's value"""
+    environment: str | None = None
+    """where the policy acts, in place of prompts: SCHEME:NAME, as `lmgym env list` shows, or FILE.py:CLASS, with
+    settings behind a question mark: gymnasium:FrozenLake-v1?is_slippery=False"""
     num_rollouts: Annotated[int, Range(1, MOST_TOGETHER)] = 128
     """episodes per iteration, over all ranks"""
     num_generations: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None

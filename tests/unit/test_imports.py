@@ -34,6 +34,7 @@ LAYERS = (
     "ppo.actor_critic",
     "ppo.rewards",
     "ppo.task_setups",
+    "ppo.named_environments",
     "ppo.judging",
     "ppo.reward_parts",
     "ppo.row_tree",
