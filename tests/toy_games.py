@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.apps.playpen.players import Model
-from lmgym.apps.playpen.playing import EpisodeFailed
 from lmgym.apps.playpen.registries.games import read_checkout
 from lmgym.apps.playpen.registries.specs import Spec
-from lmgym.environments.protocol import Observation, StepResult
+from lmgym.environments.protocol import EpisodeFailed, Observation, StepResult
 from lmgym.generation.protocol import ScriptedGenerator
 from lmgym.text import Conversation, Turn
 

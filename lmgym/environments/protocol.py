@@ -77,6 +77,10 @@ class StepResult:
     """the episode began anew: its agents' former actions leave no steps"""
 
 
+class EpisodeFailed(RuntimeError):
+    """An episode that cannot go on, with the reason: it has no reward."""
+
+
 class Environment(Protocol):
     """One episode.
 

@@ -13,15 +13,11 @@ from lmgym.environments.engine import SEEDS, Table, add_rewards
 from lmgym.environments.episodes import RunningEpisode
 from lmgym.environments.named import NamedEnvironment
 from lmgym.environments.players import ActionRequest, GeneratorPlayer
-from lmgym.environments.protocol import Action, Observation, Task
+from lmgym.environments.protocol import Action, EpisodeFailed, Observation, Task
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.prompt_fitting import FittedPrompt
 from lmgym.generation.protocol import Completion
 from lmgym.text import to_transcript
-
-
-class EpisodeFailed(RuntimeError):
-    """The environment raised, or broke its protocol: the episode has no reward."""
 
 
 @dataclass(frozen=True)

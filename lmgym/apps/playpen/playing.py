@@ -25,10 +25,6 @@ MOST_UNANSWERED = 8
 """requests in a row that a server may leave without a reply"""
 
 
-class EpisodeFailed(RuntimeError):
-    """An episode that cannot go on, with the reason."""
-
-
 class ServerGone(InputError):
     """A server answers no request any more: what has not been played is left for another time."""
 

@@ -6,8 +6,8 @@ import pytest
 from lmgym.environments.engine import play
 from lmgym.environments.named import NamedEnvironment, load_environment
 from lmgym.environments.players import GeneratorPlayer, ScriptPlayer
-from lmgym.environments.protocol import POLICY, Observation, StepResult
-from lmgym.environments.session import EpisodeFailed, Session
+from lmgym.environments.protocol import POLICY, EpisodeFailed, Observation, StepResult
+from lmgym.environments.session import Session
 from lmgym.errors import InputError
 from lmgym.generation.protocol import ScriptedGenerator
 from lmgym.text import Conversation, Turn

@@ -13,12 +13,12 @@ from typing import Any, final
 from lmgym.apps.games.dialogue.records import Records
 from lmgym.apps.games.dialogue.scoring import MAIN_SCORE
 from lmgym.apps.playpen.clembench.bridge import Asked, Bridge, Over
-from lmgym.apps.playpen.playing import EpisodeFailed, Game
+from lmgym.apps.playpen.playing import Game
 from lmgym.apps.playpen.registries.games import is_own, refuse_unnamed
 from lmgym.apps.playpen.registries.models import MOCKS
 from lmgym.apps.playpen.registries.own_games import OWN_GAMES, OwnGame
 from lmgym.apps.playpen.registries.specs import Spec
-from lmgym.environments.protocol import Observation, ScoreRequest, StepResult, Task
+from lmgym.environments.protocol import EpisodeFailed, Observation, ScoreRequest, StepResult, Task
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.generation.protocol import ReplyScript
 from lmgym.messages import from_messages

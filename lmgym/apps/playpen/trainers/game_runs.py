@@ -19,11 +19,12 @@ from typing import Any
 from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.instance_lists import normal_id
 from lmgym.apps.playpen.players import Model
-from lmgym.apps.playpen.playing import EpisodeFailed, Game, GameTask, close_games, tasks_of
+from lmgym.apps.playpen.playing import Game, GameTask, close_games, tasks_of
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.apps.playpen.trainers.buffers import BranchingEpisodeBuffer, EpisodeBuffer, GameSnapshot, GameStep
 from lmgym.apps.playpen.trainers.stepping import SCORE, GameEnv, ask
 from lmgym.console import say
+from lmgym.environments.protocol import EpisodeFailed
 from lmgym.errors import InputError, listed
 
 Row = Mapping[str, Any]

@@ -20,8 +20,8 @@ from lmgym.apps.games.dialogue.records import RecordedEnvironment, Records
 from lmgym.apps.games.dialogue.scoring import ABORTED, MAIN_SCORE
 from lmgym.apps.playpen.clembench.clembench_game import FAILED, REWARD, main_score_reward
 from lmgym.apps.playpen.players import Model
-from lmgym.apps.playpen.playing import EpisodeFailed, Game, tasks_of
-from lmgym.environments.protocol import Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
+from lmgym.apps.playpen.playing import Game, tasks_of
+from lmgym.environments.protocol import EpisodeFailed, Observation, Sample, SampleReward, ScoreRequest, StepResult, Task
 from lmgym.errors import InputError, TooLong
 from lmgym.generation.protocol import Completion, Progress, Sampling
 from lmgym.text import Conversation

@@ -20,11 +20,11 @@ import numpy as np
 from lmgym.apps.games.dialogue.records import Records
 from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.players import Model
-from lmgym.apps.playpen.playing import EpisodeFailed, Game, GameTask, close_games, tasks_of
+from lmgym.apps.playpen.playing import Game, GameTask, close_games, tasks_of
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.apps.playpen.trainers.learning_games import paper_reward
 from lmgym.environments.engine import hash_of
-from lmgym.environments.protocol import Observation
+from lmgym.environments.protocol import EpisodeFailed, Observation
 from lmgym.errors import InputError, TooLong
 from lmgym.text import messages
 

@@ -14,10 +14,11 @@ from toy_games import TOY, scripted, stub_python, toy_spec
 from lmgym.apps.playpen.clembench import bridge as bridge_module
 from lmgym.apps.playpen.clembench.bridge import Asked, Bridge, Over, find_python
 from lmgym.apps.playpen.clembench.clembench_game import FAILED, REWARD, ClembenchGame
-from lmgym.apps.playpen.playing import EpisodeFailed, play, tasks_of
+from lmgym.apps.playpen.playing import play, tasks_of
 from lmgym.apps.playpen.registries.games import read_checkout
 from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.apps.playpen.trainers.learning_games import GameReward
+from lmgym.environments.protocol import EpisodeFailed
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Sampling
@@ -122,7 +123,7 @@ def test_a_reply_with_half_a_surrogate_pair_and_line_breaks_arrives(bridge) -> N
 def test_a_process_that_dies_fails_the_episodes_with_its_last_words(python) -> None:
     with Bridge(toy_spec(), python, timeout=60) as bridge:
         episode, _ = start(bridge)
-        bridge._process.kill()
+        bridge.process._process.kill()
         with pytest.raises(EpisodeFailed, match="higher_lower ended with exit code -9"):
             bridge.reply(episode, "4")
         with pytest.raises(EpisodeFailed):
@@ -132,8 +133,8 @@ def test_a_process_that_dies_fails_the_episodes_with_its_last_words(python) -> N
 def test_a_game_that_stalls_fails_the_episode(python, monkeypatch) -> None:
     with Bridge(toy_spec(), python, timeout=60) as bridge:
         episode, _ = start(bridge)
-        bridge.timeout = 0.05
-        monkeypatch.setattr(bridge, "_send", lambda message: None)
+        bridge.process.timeout = 0.05
+        monkeypatch.setattr(bridge.process, "_send", lambda message: None)
         with pytest.raises(EpisodeFailed, match=r"neither asked nor ended within 0\.05 s"):
             bridge.reply(episode, "4")
 
