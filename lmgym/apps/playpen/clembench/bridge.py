@@ -114,7 +114,7 @@ class Bridge:
 
     def _loaded(self) -> Mapping[str, Any]:
         found = self.process.ready()
-        if "ready" in found:
+        if found.get("ready"):
             return found["ready"]
         why = found.get("error", "")
         absent = re.search(r"No module named '(\w+)", why)
