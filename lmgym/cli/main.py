@@ -11,6 +11,7 @@ from lmgym.apps.chat.commands import chat
 from lmgym.apps.debate.commands import debate
 from lmgym.apps.games.commands import games
 from lmgym.apps.games.dialogue.commands import dialogue
+from lmgym.apps.interop.commands import env
 from lmgym.apps.migration.from_library import from_library
 from lmgym.apps.playpen.commands import playpen
 from lmgym.apps.serve.commands import serve
@@ -60,7 +61,7 @@ SECTIONS = {
         "eval",
         "push",
     ),
-    "Games": ("games", "dialogue", "playpen"),
+    "Environments": ("env", "games", "dialogue", "playpen"),
     "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
     "Set up": ("get", "engine", "doctor", "completion", "from"),
 }
@@ -85,7 +86,6 @@ INSTEAD = {
     **dict.fromkeys(("vllm-serve", "vllm_serve", "vllm"), "lmgym engine serve MODEL"),
     **dict.fromkeys(("list", "ls", "status"), "lmgym runs"),
     "evaluate": "lmgym eval MODEL",
-    "env": "lmgym doctor",
     "version": "lmgym --version",
 }
 """what to type for a command's name elsewhere"""
@@ -198,6 +198,7 @@ for _command in (
     estimate,
     evaluate,
     from_library,
+    env,
     games,
     judge,
     merge,

@@ -22,6 +22,7 @@ from lmgym.runs.paths import CLASS_OF_FILE, ENVIRONMENTS
 from lmgym.runs.user_code import call_user_code, import_file
 
 Settings = Mapping[str, Any]
+SPLITS = TRAIN, VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,27 @@ class NamedEnvironment:
     """returns of other players by name, as far as they are known"""
     about: str = ""
     """a line"""
+
+    def episode(self, split: str, index: int) -> tuple[Task, int]:
+        """(task, seed) of an episode in a split, the same for whoever plays it. Raises InputError for another split.
+
+        Held out are `eval_tasks`, or the last tenth of several tasks, or, of a single one, the odd seeds. Where tasks
+        end they begin again, with the next seed of the split.
+        """
+        if split not in SPLITS:
+            raise InputError(f"split={shown(split)}; needed: {' or '.join(SPLITS)}")
+        if index < 0:
+            raise InputError(f"index={index}; needed: 0 or more")
+        held_out = split == VALIDATION
+        tasks = self.tasks_of(split)
+        return tasks[index % len(tasks)], index // len(tasks) * 2 + held_out
+
+    def tasks_of(self, split: str) -> Sequence[Task]:
+        """The tasks of a split; a single one is in both."""
+        tenth = 0 if len(self.eval_tasks) or len(self.tasks) == 1 else -(-len(self.tasks) // 10)
+        if split == VALIDATION:
+            return self.eval_tasks or self.tasks[-tenth:]
+        return self.tasks[: len(self.tasks) - tenth]
 
 
 @dataclass(frozen=True)

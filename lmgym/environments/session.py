@@ -6,7 +6,7 @@ Other agents are played here, by the players of the environment, until the agent
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from lmgym.environments.engine import SEEDS, Table, add_rewards
@@ -17,7 +17,7 @@ from lmgym.environments.protocol import Action, EpisodeFailed, Observation, Task
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.prompt_fitting import FittedPrompt
 from lmgym.generation.protocol import Completion
-from lmgym.text import to_transcript
+from lmgym.text import Conversation, Turn, to_transcript
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Seen:
 
     observation: Observation | None
     """None: the episode has ended"""
+    text: str = ""
+    """what is new since its last reply: the turns behind it, or the last one where the observation leaves the past out"""
     reward: float = 0.0
     """since its last reply"""
     terminated: bool = False
@@ -68,12 +70,13 @@ class Session:
         self._table = Table([players], self._voice, SEEDS, (InputError, RunStopped))
         self._stack.enter_context(self._table.threads())
         self.episode = RunningEpisode(0, 0, named.environment())
+        self._known: Conversation | None = None
         self.agent = ""
         """the agent's name, once it is known"""
 
     def reset(self, task: Task, seed: int) -> Seen:
         """Begin an episode. Raises EpisodeFailed if its environment fails, and if it ends before the agent acts."""
-        self.episode, self.agent = RunningEpisode(0, seed, self.episode.environment), ""
+        self.episode, self.agent, self._known = RunningEpisode(0, seed, self.episode.environment), "", None
         self._table.begin([self.episode], [task], ())
         seen = self._until_asked()
         if seen.ended:
@@ -91,7 +94,7 @@ class Session:
         earned = [sum(reward) if isinstance(reward, tuple) else reward for reward in rewards]
         if None in earned:
             raise EpisodeFailed("; ".join(step.error for step in self.episode.steps[self.agent] if step.error))
-        return Seen(seen.observation, float(sum(earned)), seen.terminated, seen.truncated, seen.info)  # type: ignore[arg-type]
+        return replace(seen, reward=float(sum(earned)))  # type: ignore[arg-type]
 
     def close(self) -> None:
         """End the threads of the session, and the environment, if it can be closed."""
@@ -124,4 +127,19 @@ class Session:
             raise EpisodeFailed(self.episode.error)
         result = self.episode.result
         observation = None if self.episode.ended else self.episode.observations[self.agent]
-        return Seen(observation, 0.0, result.terminated, result.truncated, result.info)
+        text = new_text(observation, self._known, self._voice.text) if observation else ""
+        self._known = observation.conversation if observation else None
+        return Seen(observation, text, 0.0, result.terminated, result.truncated, result.info)
+
+
+def new_text(observation: Observation, known: Conversation | None, reply: str) -> str:
+    """The text of the turns behind `known` and the reply to it; of the last turn, if the observation begins otherwise.
+
+    `known` None: of all turns.
+    """
+    turns = observation.conversation.turns
+    before = (*known.turns, Turn("bot", reply)) if known else ()
+    said = [(turn.speaker, turn.text.strip()) for turn in before]
+    if [(turn.speaker, turn.text.strip()) for turn in turns[: len(before)]] != said:
+        before = turns[:-1]
+    return "\n\n".join(turn.text for turn in turns[len(before) :])

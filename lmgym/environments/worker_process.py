@@ -60,6 +60,11 @@ class WorkerProcess:
         for target in (self._read, self._read_errors):
             threading.Thread(target=target, name=f"reader of {name}", daemon=True).start()
 
+    @property
+    def is_alive(self) -> bool:
+        """False once it has ended."""
+        return self._process.poll() is None
+
     def ready(self) -> Mapping[str, Any]:
         """The first message that belongs to no episode; {"error": why} if none comes in time, or the process ends."""
         try:
