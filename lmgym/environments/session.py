@@ -27,7 +27,7 @@ class Seen:
     observation: Observation | None
     """None: the episode has ended"""
     text: str = ""
-    """what is new since its last reply: the turns behind it, or the last one where the observation leaves the past out"""
+    """what is new since its last reply: the turns behind it; the last one if the observation shows no past"""
     reward: float = 0.0
     """since its last reply"""
     terminated: bool = False

@@ -28,3 +28,13 @@ def setup(library: str, packages: tuple[str, ...]) -> None:
     from lmgym.apps.interop.verifiers_setup import set_up
 
     launch(lambda: set_up(packages))
+
+
+@env.command()
+@click.argument("environment")
+@click.option("--output", help="folder of the package  [default: outputs/environments/NAME]")
+def export(environment: str, output: str | None) -> None:
+    """Write ENVIRONMENT as an installable package for TRL's GRPOTrainer and for verifiers."""
+    from lmgym.apps.interop.export import export
+
+    launch(lambda: export(environment, output))

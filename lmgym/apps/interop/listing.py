@@ -15,7 +15,7 @@ FEW = 3
 
 
 def show_environments() -> None:
-    """Prints each scheme: how its environments are named, what they are, and some that are there, or what is missing."""
+    """Prints each scheme: the form of its names, what it is, and some that are there, or what installs it."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("environment", "what it is", "there, or what installs it"):
         table.add_column(column, overflow="fold")

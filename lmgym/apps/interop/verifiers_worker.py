@@ -203,7 +203,7 @@ async def main() -> None:
     try:
         worker = Worker(sys.argv[1], json.loads(sys.argv[2]))
     except Exception as error:
-        print(json.dumps({"error": described(error)}), flush=True)
+        os.write(1, f"{json.dumps({'error': described(error)})}\n".encode())
         return
     await worker.run()
 
