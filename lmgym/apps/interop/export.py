@@ -68,9 +68,7 @@ def write_package(words: str, module: str, about: str, folder: Path) -> None:
         imports = "from pathlib import Path\n\n"
     files = {
         "pyproject.toml": PROJECT.format(module=module.replace("_", "-"), package=module, version=__version__),
-        "README.md": README.read_text(encoding="utf-8").format(
-            words=words, about=about, module=module, project=module.replace("_", "-")
-        ),
+        "README.md": README.read_text(encoding="utf-8").format(words=words, about=about, module=module),
         f"{module}/__init__.py": PACKAGE.format(words=words, imports=imports, named=named),
         f"{module}/trl.py": FOR_TRL.format(words=words, module=module),
         f"{module}/taskset.py": FOR_VERIFIERS.format(words=words, module=module),
@@ -164,7 +162,7 @@ def dataset(number, split="train"):
     return Dataset.from_list(rows(Environment, number, split))
 '''
 
-FOR_VERIFIERS = '''"""{words} for verifiers: eval {module}, or --env.taskset.id {module}."""
+FOR_VERIFIERS = '''"""{words} for verifiers, as `eval {module}`."""
 
 from lmgym.apps.interop.to_verifiers import LmgymEnv, LmgymTaskset
 
