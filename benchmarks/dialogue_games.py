@@ -94,7 +94,7 @@ def learn(name: str, seed: int, folder: Path, flags: list[str]) -> dict[str, obj
     (start, steps), output = make_stopped_start(name, seed, folder), folder / f"{name}{seed}_run"
     sft_seconds, setting = time.process_time() - began, SETTINGS[name]
     before = qualities(name, start, "validation", setting.times)
-    own = ["--prompts", f"dialogue:{name}/{ROLE}", "--seed", seed]
+    own = ["--environment", f"dialogue:{name}/{ROLE}?instances=48", "--seed", seed]
     launch("lmgym/apps/games/experiments/dialogue_games.py", start, output, [*own, *setting.flags.split(), *flags])
     after = qualities(name, output / "model", "validation", setting.times)
     found = mean((after - before)[:, 0])

@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/negotiation.py        # adds what is missing to benchmarks/results/negotiation.json
 
-The world, the rivals, the small policy that it begins from and the settings are those of `negotiation.py` in
-docs/environments.md, as printed. The policy is one side, and the judge of what the sides do not settle, who is asked
-in some games only. Bars, fixed after trials with seeds 100 to 102: a mean gain of the policy's side above 1.5 and a
-share of lawful rulings above .95. By simulation (4,000 games, a lawful judge) a random side gains .37, and the best
+The world, the rivals, the small policy that it begins from and the settings are those of
+examples/environments/negotiation.py. The policy is one side, and the judge of what the sides do not settle, who is
+asked in some games only. Bars, fixed after trials with seeds 100 to 102: a mean gain of the policy's side above 1.5 and
+a share of lawful rulings above .95. By simulation (4,000 games, a lawful judge) a random side gains .37, and the best
 script that we know 2.39. With exchanged rewards, each side learns from what the other one gains: it must stay below a
 random side.
 """
@@ -13,7 +13,6 @@ random side.
 import argparse
 import datetime
 import json
-import re
 import sys
 import tempfile
 from dataclasses import replace
@@ -30,18 +29,10 @@ from lmgym.environments.random_walks_model import made_once
 from lmgym.runs.user_code import import_file
 from ppo.train import train
 
-PAGE = ROOT / "docs/environments.md"
+WORLD = ROOT / "examples/environments/negotiation.py"
 SEEDS, METHODS = (0, 1, 2), {"ppo": 1, "grpo": 8}
 """the methods, with the games of a group"""
 GAIN, LAWFUL, RANDOM = 1.5, 0.95, 0.37
-
-
-def load_world(folder: Path) -> ModuleType:
-    """The page's `negotiation.py`, as printed."""
-    [text] = re.findall(r"^cat > negotiation.py <<'END'\n(.*?)^END$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    file = folder / "negotiation.py"
-    file.write_text(text)
-    return import_file(file, "needed: the page's file")
 
 
 def exchanged(world: ModuleType) -> type:
@@ -99,7 +90,7 @@ def main() -> None:
     known = {(run["method"], run["seed"], run["exchanged"]) for run in runs}
     wanted = [(method, seed, swap) for swap in (False, True) for method in METHODS for seed in arguments.seeds]
     with tempfile.TemporaryDirectory() as folder:
-        world = load_world(Path(folder))
+        world = import_file(WORLD, "needed: the example")
         for run in wanted:
             if run not in known:
                 runs.append(learn(world, Path(folder), *run))

@@ -1,7 +1,7 @@
 """TRL's own GRPOTrainer on the exported Blackjack: `python trl_blackjack.py PACKAGE SITE OUTPUT [STEPS [SEED]]`.
 
 Runs in an environment with TRL; SITE has lmgym and what it needs. A small policy from scratch first learns to call the
-tool with random moves. Writes TRL's logs, whose `reward` is the mean return of a step's rollouts.
+tool with random moves. Writes the returns of held-out games before and after, and the logs of the trainer, whose
 """
 
 import json
@@ -23,6 +23,7 @@ from trl.chat_template_utils import qwen2_5_chat_template
 from lmgym.models.small_models import train_word_tokenizer
 
 STEPS, SEED = (int(word) for word in (sys.argv[4:6] + ["100", "0"][len(sys.argv[4:6]) :]))
+HELD_OUT = 512
 GAMES, BATCHES, BATCH, WIDTH, LONGEST = 512, 250, 32, 64, 512
 MOVES = ("hit", "stick")
 
@@ -90,8 +91,9 @@ def main() -> None:
     model, words = small_policy(rows.select(range(GAMES)))
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
-            output_dir=folder, per_device_train_batch_size=128, num_generations=8, seed=SEED, use_cpu=True, bf16=False,
-            max_completion_length=160, max_steps=STEPS, learning_rate=1e-3, beta=0.0, logging_steps=1,
+            output_dir=folder, per_device_train_batch_size=128, num_generations=8, per_device_eval_batch_size=128,
+            num_generations_eval=1, seed=SEED, use_cpu=True, bf16=False,
+            max_completion_length=160, max_steps=STEPS, learning_rate=3e-4, beta=0.0, logging_steps=1,
             save_strategy="no", report_to=[], disable_tqdm=True,
         )  # fmt: skip
         trainer = GRPOTrainer(
@@ -99,12 +101,19 @@ def main() -> None:
             reward_funcs=reward,
             args=settings,
             train_dataset=rows,
+            eval_dataset=dataset(HELD_OUT, "validation"),
             processing_class=words,
             environment_factory=Environment,
         )
+        before = trainer.evaluate()
         trainer.train()
+        after = trainer.evaluate()
     logged = [row for row in trainer.state.log_history if "reward" in row]
-    Path(sys.argv[3]).write_text(json.dumps(logged))
+    held_out = [
+        {"mean": one["eval_reward"], "std": one["eval_reward_std"], "episodes": HELD_OUT} for one in (before, after)
+    ]
+    Path(sys.argv[3]).write_text(json.dumps({"seed": SEED, "held_out": held_out, "logged": logged}, indent=1))
+    print(held_out, flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import click
 import pytest
 from forked_commands import ForkedCommands
 from patience import PATIENCE
-from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, read_blocks, run_block, written_file
+from printed_blocks import PAGES, ROOT, Block, copy_repository, every_block, read_blocks, run_block
 
 from lmgym.apps.debate.commands import tournaments
 from lmgym.apps.games.small_policy import untrained
@@ -130,9 +130,9 @@ def run_short_blocks(folder: Path, expensive: bool, forked: ForkedCommands | Non
 
 
 def plant_untrained_start(folder: Path) -> None:
-    """Makes the start of the page's negotiation: its words, but no steps of imitation, which take 17 CPU seconds."""
+    """Makes the start of the example's negotiation: its words, but no steps of imitation, which take 17 CPU seconds."""
     names: dict[str, Any] = {"__name__": "negotiation"}
-    exec(written_file("docs/environments.md", "negotiation.py"), names)
+    exec((ROOT / "examples/environments/negotiation.py").read_text(), names)
     names["imitate"] = untrained
     made_once(folder / names["CONFIG"].policy.model, names["start"])
 

@@ -7,21 +7,22 @@ import pytest
 from launching import read_metrics
 from ppo_in_process import train_small
 
-from lmgym.apps.games.dialogue.ppo_setup import dialogue_episodes, with_small_policy
+from lmgym.apps.games.dialogue.syllables import with_small_policy
 from lmgym.apps.games.experiments.taboo import CONFIG
 from lmgym.errors import InputError
-from ppo.config import RewardConfig
+from ppo.config import RewardConfig, RolloutConfig
+from ppo.named_environments import environment_episodes
 
 
-def prepared(prompts: str, eval_size: float = 8, **reward):
-    rollout = replace(CONFIG.rollout, prompts=prompts, eval_size=eval_size)
-    return dialogue_episodes(replace(CONFIG, rollout=rollout, reward=RewardConfig(**reward)), None)
+def prepared(environment: str, eval_size: float = 8, **reward):
+    rollout = replace(CONFIG.rollout, environment=environment, eval_size=eval_size)
+    return environment_episodes(replace(CONFIG, rollout=rollout, reward=RewardConfig(**reward)), None)
 
 
 def test_a_small_policy_plays_and_is_rewarded(talkative_models: dict[str, Path], tmp_path: Path) -> None:
     folder = train_small(
-        talkative_models["gpt2"], "dialogue:taboo/guesser", tmp_path, dialogue_episodes, max_updates=4,
-        num_rollouts=8, eval_updates=4,
+        talkative_models["gpt2"], Path(RolloutConfig().prompts), tmp_path, environment_episodes, max_updates=4,
+        environment="dialogue:taboo/guesser", num_rollouts=8, eval_updates=4,
     )  # fmt: skip
     metrics = read_metrics(folder)
     assert set(metrics["episode/aborted_by_describer"].values()) == {0.0}
@@ -36,36 +37,43 @@ def test_a_small_policy_plays_and_is_rewarded(talkative_models: dict[str, Path],
 def test_the_setup_has_held_out_instances_and_a_script_for_the_other_role() -> None:
     setup = prepared("dialogue:taboo/describer", 7)
     assert list(setup.players) == ["guesser"]
-    assert len(setup.eval_tasks) == 8  # equally many of two experiments
+    assert len(setup.eval_tasks) == 7
+    names = [task["experiment"]["name"] for task in setup.eval_tasks]
+    assert names == (names[:2] * 4)[:7], "of the experiments in turn"
+    assert len(set(names)) == 2
     assert prepared("dialogue:word_guess").players == {}
     assert list(prepared("dialogue:word_guess_critic/critic").players) == ["guesser"]
 
 
 @pytest.mark.parametrize(
-    ("prompts", "settings", "found"),
+    ("environment", "settings", "found"),
     [
-        ("game:taboo", {}, "prompts='game:taboo'; needed: dialogue:GAME/ROLE"),
-        ("dialogue:taboo", {}, "taboo has no role ''; needed: describer or guesser"),
-        ("dialogue:taboo/guesse", {}, "taboo has no role 'guesse'; needed: describer or guesser"),
+        ("game:taboo", {}, "'game:taboo' is no environment; did you mean games"),
+        ("dialogue:taboo", {}, "taboo has no role ''; needed: dialogue:taboo/describer or /guesser"),
+        ("dialogue:taboo/guesse", {}, "taboo has no role 'guesse'; needed: dialogue:taboo/describer or /guesser"),
         ("dialogue:tabu/guesser", {}, "there is no dialogue game 'tabu'"),
-        ("dialogue:taboo/guesser", {"eval_size": 0.5}, r"eval_size=0\.5; needed: a number of instances"),
-        ("dialogue:taboo/guesser", {"eval_size": 9000}, "different instances of the split validation; needed: 4500"),
-        ("dialogue:taboo/guesser", {"scorers": "a=b"}, "a dialogue game has its own rewards"),
+        (
+            "dialogue:taboo/guesser",
+            {"eval_size": 21},
+            "eval_size=21 of 20 tasks of dialogue:.*; needed: 1 to 20",
+        ),
+        ("dialogue:taboo/guesser?instances=4500", {}, "different instances of the split validation; needed: 4500"),
+        ("dialogue:taboo/guesser", {"eval_scorer": "b"}, "dialogue:taboo/guesser has its own rewards"),
     ],
 )
-def test_mistakes_are_refused(prompts, settings, found) -> None:
+def test_mistakes_are_refused(environment, settings, found) -> None:
     with pytest.raises(InputError, match=found):
-        prepared(prompts, **settings)
+        prepared(environment, **settings)
 
 
 def test_a_small_policy_is_made_for_each_game_unless_another_model_is_given(monkeypatch, tmp_path: Path) -> None:
     made: list[tuple[str, str]] = []
     monkeypatch.setattr(
-        "lmgym.apps.games.dialogue.ppo_setup.make_start", lambda game, folder: made.append((game, folder)) or folder
+        "lmgym.apps.games.dialogue.syllables.make_start", lambda game, folder: made.append((game, folder)) or folder
     )
     games = ("taboo_syllables", "word_guess_clue_syllables")
     for game in games:
-        rollout = replace(CONFIG.rollout, prompts=f"dialogue:{game}/guesser")
+        rollout = replace(CONFIG.rollout, environment=f"dialogue:{game}/guesser?instances=4")
         config = replace(CONFIG, policy=replace(CONFIG.policy, model=str(tmp_path)), rollout=rollout)
         assert with_small_policy(config, str(tmp_path)).policy.model == f"{tmp_path}/{game}"
         assert with_small_policy(config, "elsewhere") is config

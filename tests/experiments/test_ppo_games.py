@@ -10,14 +10,18 @@ import pytest
 from launching import read_metrics, words
 from ppo_in_process import train_small
 
-from lmgym.apps.games.ppo_setup import game_episodes
+from lmgym.environments.named import load_environment
 from lmgym.environments.protocol import POLICY, Observation, StepResult
 from lmgym.errors import InputError, RunStopped
 from lmgym.report.curves import reference_lines
 from lmgym.report.run_files import RunFiles
+from ppo.config import RolloutConfig
+from ppo.named_environments import environment_episodes, split_tasks
 from ppo.task_setups import TaskSetup
 
 Go = Callable[..., Path]
+
+NAMED = {"prepare": environment_episodes, "prompts": RolloutConfig().prompts}
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def test_a_run_stops_if_too_many_environments_fail(go: Go) -> None:
 
 
 def test_a_game_of_the_ladder_is_trained_on_by_its_name_with_its_reference_lines(go: Go) -> None:
-    folder = go(prepare=game_episodes, prompts="game:shop", num_rollouts=8, eval_size=4)
+    folder = go(**NAMED, environment="games:shop", num_rollouts=8, eval_size=4)
     lines = reference_lines(RunFiles(folder))
     assert lines.keys() == {"random", "heuristic", "optimal"}
     assert lines["optimal"] == 1.0
@@ -84,20 +88,30 @@ def test_a_game_of_the_ladder_is_trained_on_by_its_name_with_its_reference_lines
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"prompts": "game:shops"}, "has no 'shops'; did you mean shop?"),
-        ({"prompts": "shop"}, "prompts='shop'; needed: game:NAME, of `lmgym games list`"),
+        ({"environment": "games:shops"}, "has no 'shops'; did you mean shop?"),
+        ({"environment": "shop"}, "'shop' is no environment; needed: FILE.py:CLASS, or one of arithmetic"),
+        ({"environment": None}, "there is no environment; needed: --environment SCHEME:NAME"),
+        ({"prompts": "a.jsonl"}, "has tasks of its own, beside --prompts 'a.jsonl'; needed: one of them"),
         ({"eval_size": 0.5}, "eval_size=0.5; needed: a number of episodes"),
-        ({"eval_scorer": "outputs/x"}, "--eval_scorer outputs/x would not be used: a game has its own rewards"),
+        (
+            {"environment": "arithmetic:+", "eval_size": 100},
+            "eval_size=100 of 100 tasks of .*; needed: 1 to 99",
+        ),
+        ({"eval_scorer": "outputs/x"}, "--eval_scorer outputs/x would not be used: games:shop has its own rewards"),
+        (
+            {"environment": "debate:letters", "scorers": "a=b"},
+            "--scorers a=b would not be used: debate:letters has its own rewards",
+        ),
     ],
 )
 def test_a_setup_of_a_game_refuses_what_it_cannot_use(go: Go, settings: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        go(prepare=game_episodes, **({"prompts": "game:shop"} | settings))
+        go(**(NAMED | {"environment": "games:shop"} | settings))
 
 
 def test_a_game_of_two_is_played_against_a_script(go: Go) -> None:
     pytest.importorskip("textarena")
-    folder = go(prepare=game_episodes, prompts="game:nim", num_rollouts=8, eval_size=4)
+    folder = go(**NAMED, environment="games:nim", num_rollouts=8, eval_size=4)
     assert set(read_metrics(folder)["reward/mean"].values()) <= {-1.0, 0.0}  # a second illegal move loses
 
 
@@ -106,4 +120,21 @@ def test_a_game_that_is_not_installed_is_refused_before_the_run(go: Go, monkeypa
 
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(InputError, match=r"pip install 'lmgym\[gym\]'"):
-        go(prepare=game_episodes, prompts="game:taxi")
+        go(**NAMED, environment="games:taxi")
+
+
+def test_an_experiment_that_does_not_use_the_environment_refuses_it(go: Go) -> None:
+    with pytest.raises(InputError, match="is not used by this experiment; needed: lmgym train ppo environment --env"):
+        go(environment="games:shop")
+
+
+def test_tasks_are_held_out_at_random_by_the_seed_of_the_split() -> None:
+    named = load_environment("arithmetic:+")
+    train, held_out = split_tasks(named, 20, 0)
+    assert [task for task in named.tasks if task not in held_out] == train
+    assert split_tasks(named, 0.2, 0) == (train, held_out)
+    assert split_tasks(named, 20, 1)[1] != held_out
+    own = load_environment("debate:letters")
+    assert split_tasks(own, 8, 0) == (own.tasks, own.eval_tasks[:8])
+    alone = load_environment("games:shop")
+    assert split_tasks(alone, 3, 0) == (({},), [{}] * 3)

@@ -13,7 +13,6 @@ import torch
 from launching import ROOT, flags, launch, read_lines, read_metrics, read_weights, run, words
 from peft import PeftModel
 from ppo_in_process import PLAIN, shortness, train_small
-from printed_blocks import written_file
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -353,7 +352,7 @@ def test_the_environment_of_the_documents_is_trained_in(go: Go) -> None:
         return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
     names: dict[str, Any] = {}
-    exec(written_file("docs/environments.md", "guess.py"), names)
+    exec((ROOT / "examples/environments/guess.py").read_text(), names)
     names |= {"train": None, "config": None, "launch": lambda entry: None}
     [setup] = [part for part in code("ppo.md") if "def guessing" in part]
     exec(setup, names)

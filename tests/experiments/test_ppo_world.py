@@ -34,7 +34,7 @@ def launched(name: str, world: Path, output: Path, *arguments: object, kind: str
 
 
 def test_many_turns_with_the_apps_users_on_two_ranks(world: Path, tmp_path: Path) -> None:
-    arguments = ("--prompts", "world:0", "--eval_size", 4, "--deepspeed", ROOT / "configs/zero2.json")
+    arguments = ("--environment", "world:0", "--eval_size", 4, "--deepspeed", ROOT / "configs/zero2.json")
     metrics = launched("world_conversation", world, tmp_path / "a", *arguments, kind="forks")
     assert set(metrics["eval/reward/mean"]) == {0, 2, 4}
     # what is earned is the conversation's length, less the message that opened it

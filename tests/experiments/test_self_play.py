@@ -17,6 +17,7 @@ from lmgym.apps.games.self_play.ppo_setup import self_play
 from lmgym.errors import InputError, RunStopped
 from lmgym.report.page import run_sections
 from lmgym.report.run_files import RunFiles
+from ppo.config import RolloutConfig
 from ppo.monitoring import episode_files
 from ppo.opponents import draw_opponent
 
@@ -24,7 +25,9 @@ from ppo.opponents import draw_opponent
 @pytest.fixture
 def go(talkative_models: dict[str, Path], tmp_path: Path):
     """Trains on tic-tac-toe with some settings changed: the folder."""
-    return partial(train_small, talkative_models["gpt2"], Path("game:tic_tac_toe"), tmp_path, self_play, eval_size=4)
+    rows = Path(RolloutConfig().prompts)
+    game = {"environment": "games:tic_tac_toe", "eval_size": 4}
+    return partial(train_small, talkative_models["gpt2"], rows, tmp_path, self_play, **game)
 
 
 def test_in_self_play_each_side_is_compared_with_itself_and_the_rewards_add_up_to_0(go) -> None:

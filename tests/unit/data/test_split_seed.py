@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.apps.world.ppo_setup import app_conversations
 from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
@@ -37,7 +36,7 @@ def scorer(model: Path, tokenizer, task, **data) -> Prepare:
     return prepare
 
 
-@pytest.fixture(params=["pairs", "groups", "logs", "chats", "prompts", "app"])
+@pytest.fixture(params=["pairs", "groups", "logs", "chats", "prompts"])
 def prepare(request, small_models, demo_file: Path, chats_file: Path, write_log, tmp_path: Path) -> Prepare:
     """One of the stages' ways from a file to rows, some of them left out by a limit."""
     model = small_models["llama"]
@@ -63,14 +62,9 @@ def prepare(request, small_models, demo_file: Path, chats_file: Path, write_log,
         return chats
 
     def play(optimizer: OptimizerConfig) -> tuple[str, list]:
-        app = request.param == "app"
-        rollout = RolloutConfig("world:0" if app else str(chats_file), eval_size=8)
+        rollout = RolloutConfig(str(chats_file), eval_size=8)
         config = PPOConfig("x", ModelConfig(str(model)), rollout, optimizer=optimizer)
-        begin = app_conversations if app else text_with_function(lambda outputs, **_: [0.0] * len(outputs))
-        setup = begin(config, tokenizer)
-        if app:
-            [opening] = setup.environment().reset(setup.eval_tasks[0], 0).values()
-            assert opening.prompt
+        setup = text_with_function(lambda outputs, **_: [0.0] * len(outputs))(config, tokenizer)
         return setup.fingerprint, setup.eval_tasks
 
     return play

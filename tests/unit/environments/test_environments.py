@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from acting import TOKENIZER, FakeReward, Scripted
-from printed_blocks import written_file
 
 from lmgym.apps.games.prisoners import PrisonersDilemma, tit_for_tat
 from lmgym.apps.world.app import deploy
@@ -218,7 +217,7 @@ def test_the_code_in_the_documentation_runs(small_models: dict[str, Path]) -> No
     text = (Path(__file__).parents[3] / "docs" / "environments.md").read_text(encoding="utf-8")
     [prisoners] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names: dict = {}
-    exec(written_file("docs/environments.md", "guess.py"), names)
+    exec((Path(__file__).parents[3] / "examples/environments/guess.py").read_text(), names)
     generator = Scripted(lambda prompt, seed: "7" if "higher" in prompt else "5")
     episodes = run_episodes(
         [names["Guess"](), names["Guess"]()], [{}, {}], [6, 1], generator, TOKENIZER, Sampling(), None

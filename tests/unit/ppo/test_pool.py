@@ -15,8 +15,8 @@ from ppo.opponents import check_opponents, claim_pool, draw_opponent, has_pool, 
 from ppo.task_setups import TaskSetup
 
 
-def config(opponents: str | None, prompts: str = "game:tic_tac_toe", **changes) -> PPOConfig:
-    return PPOConfig("x", rollout=RolloutConfig(prompts=prompts, opponents=opponents, **changes))
+def config(opponents: str | None, environment: str = "games:tic_tac_toe", **changes) -> PPOConfig:
+    return PPOConfig("x", rollout=RolloutConfig(environment=environment, opponents=opponents, **changes))
 
 
 def test_opponents_are_drawn_from_those_saved_so_far_as_a_function_of_seed_and_iteration() -> None:
@@ -82,8 +82,8 @@ def test_the_setup_of_each_kind_of_opponent() -> None:
 
 
 def test_what_no_game_can_use_is_refused() -> None:
-    with pytest.raises(InputError, match="needed: game:NAME"):
-        self_play(config(None, prompts="a.jsonl"), None)
+    with pytest.raises(InputError, match="needed: games:NAME"):
+        self_play(config(None, environment="a.jsonl"), None)
     with pytest.raises(InputError, match="has no scripted player 'strong'"):
         self_play(config("strong"), None)
     with pytest.raises(InputError, match="needed: 2 games or more"):

@@ -32,6 +32,7 @@ from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import ReplyScript
 from lmgym.messages import from_messages
 from lmgym.text import Conversation
+from ppo.config import PPOConfig
 
 EXPERIMENT, GUESSER = "syllables", "guesser"
 CONSONANTS, VOWELS = "bdfgklmnprst", "aeio"
@@ -129,3 +130,14 @@ def recorded_moves(game: DialogueGame, number: int, seed: int = 0) -> Moves:
                 turns = from_messages(row["messages"]).turns
                 found += [(Conversation(turns[:i]), turns[i].text) for i in range(1, len(turns), 2)]
     return found
+
+
+def with_small_policy(config: PPOConfig, folder: str) -> PPOConfig:
+    """If the policy is `folder`, a small policy in a folder of that for the game, made on first use.
+
+    Raises InputError for a game that no small policy plays.
+    """
+    if config.policy.model != folder:
+        return config
+    game = re.split("[/?]", (config.rollout.environment or "").removeprefix("dialogue:"))[0]
+    return replace(config, policy=replace(config.policy, model=str(make_start(game, f"{folder}/{game}"))))

@@ -11,7 +11,7 @@ from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, Rollo
 CONFIG = PPOConfig(
     name="blackjack",
     policy=ModelConfig(model="outputs/games/blackjack", precision="fp32"),
-    rollout=RolloutConfig(prompts="game:blackjack", num_rollouts=2048, max_new_tokens=2, eval_size=512),
+    rollout=RolloutConfig(environment="games:blackjack", num_rollouts=2048, max_new_tokens=2, eval_size=512),
     method=MethodConfig(init_kl_coef=0.02, ppo_epochs=1),
     critic=CriticConfig(lam=1.0),
     limits=LimitConfig(max_kl=0.0),
@@ -20,10 +20,10 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from lmgym.apps.games.ppo_setup import game_episodes
     from lmgym.apps.games.small_policy import make_start
+    from ppo.named_environments import environment_episodes
     from ppo.train import train
 
     if config.policy.model == CONFIG.policy.model:
         make_start("blackjack", config.policy.model)
-    launch(lambda: train(config, game_episodes))
+    launch(lambda: train(config, environment_episodes))

@@ -1,6 +1,6 @@
 """A small policy from scratch as the guesser of a dialogue game with words of syllables; a script describes them.
 
-deepspeed --num_gpus 2 lmgym/apps/games/experiments/dialogue_games.py --prompts dialogue:taboo_syllables/guesser
+lmgym train ppo dialogue_games --environment 'dialogue:word_guess_clue_syllables/guesser?instances=48'
 """
 
 from lmgym.config import ModelConfig, OptimizerConfig
@@ -12,7 +12,7 @@ CONFIG = PPOConfig(
     name="dialogue_games",
     policy=ModelConfig(model="outputs/games", precision="fp32"),
     rollout=RolloutConfig(
-        prompts="dialogue:taboo_syllables/guesser", num_rollouts=256, max_new_tokens=10, eval_size=48
+        environment="dialogue:taboo_syllables/guesser?instances=48", num_rollouts=256, max_new_tokens=10, eval_size=48
     ),
     method=MethodConfig(method="grpo", init_kl_coef=0.0, ppo_epochs=1),
     limits=LimitConfig(max_kl=0.0),
@@ -21,7 +21,8 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from lmgym.apps.games.dialogue.ppo_setup import dialogue_episodes, with_small_policy
+    from lmgym.apps.games.dialogue.syllables import with_small_policy
+    from ppo.named_environments import environment_episodes
     from ppo.train import train
 
-    launch(lambda: train(with_small_policy(config, CONFIG.policy.model), dialogue_episodes))
+    launch(lambda: train(with_small_policy(config, CONFIG.policy.model), environment_episodes))

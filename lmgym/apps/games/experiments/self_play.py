@@ -12,7 +12,7 @@ CONFIG = PPOConfig(
     name="self_play",
     policy=ModelConfig(model="outputs/games/tic_tac_toe_start", precision="fp32"),
     rollout=RolloutConfig(
-        prompts="game:tic_tac_toe", policy_over="actions", num_rollouts=512, max_new_tokens=2, eval_size=512
+        environment="games:tic_tac_toe", policy_over="actions", num_rollouts=512, max_new_tokens=2, eval_size=512
     ),
     method=MethodConfig(init_kl_coef=0.1, ppo_epochs=1),
     critic=CriticConfig(lam=0.8),

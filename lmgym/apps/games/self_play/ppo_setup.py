@@ -8,7 +8,6 @@ Design decisions:
 
 from typing import Any
 
-from lmgym.apps.games.ppo_setup import GAME
 from lmgym.apps.games.self_play.two_players import RANDOM, TwoPlayerGame, find_two_player_game
 from lmgym.environments.one_side import OPPONENT, OneSide, both_sides
 from lmgym.errors import InputError, shown
@@ -18,13 +17,17 @@ from ppo.opponents import POOL, pool_folder
 from ppo.rewards import SCORER_SETTINGS
 from ppo.task_setups import Prepare, TaskSetup, refuse_unused
 
+GAMES = "games:"
+
 
 def self_play(config: PPOConfig, tokenizer: Any) -> TaskSetup:
-    """The game of `--prompts game:NAME`. Raises InputError for other prompts, scorers and unknown opponents."""
-    words = config.rollout.prompts
-    if not words.startswith(GAME):
-        raise InputError(f"prompts={shown(words)}; needed: game:NAME, a game for two players such as game:tic_tac_toe")
-    return play_both_sides(find_two_player_game(words.removeprefix(GAME)))(config, tokenizer)
+    """The game of `--environment games:NAME`. Raises InputError for others, scorers and unknown opponents."""
+    words = config.rollout.environment or ""
+    if not words.startswith(GAMES):
+        raise InputError(
+            f"environment={shown(words)}; needed: games:NAME, a game for two players such as games:tic_tac_toe"
+        )
+    return play_both_sides(find_two_player_game(words.removeprefix(GAMES)))(config, tokenizer)
 
 
 def play_both_sides(game: TwoPlayerGame) -> Prepare:
@@ -45,10 +48,10 @@ def play_both_sides(game: TwoPlayerGame) -> Prepare:
         evaluation = {
             "eval_environment": one_side,
             "eval_players": {OPPONENT: ScriptedGenerator(game.script(RANDOM))},
-            "uses_settings": frozenset({"opponents"}),
+            "uses_settings": frozenset({"opponents", "environment"}),
         }
         held_out = both_sides(game.sides, evaluations)
-        words = f"{GAME}{game.name} {opponents}"
+        words = f"{GAMES}{game.name} {opponents}"
         if opponents is None:
             return TaskSetup([{}], held_out, game.make, None, words, trained_agents=2, **evaluation)  # type: ignore[arg-type]
         players = {}

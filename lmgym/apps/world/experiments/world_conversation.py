@@ -11,7 +11,7 @@ from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 CONFIG = PPOConfig(
     name="world_conversation",
     policy=ModelConfig(model="outputs/chat/model", precision="fp32"),
-    rollout=RolloutConfig(prompts="world:0", eval_size=256, num_rollouts=128),
+    rollout=RolloutConfig(environment="world:0", eval_size=256, num_rollouts=128),
     reward=RewardConfig(scale=0.1),  # of lengths up to 30
     method=MethodConfig(init_kl_coef=0.01),
     optimizer=OptimizerConfig(1e-3, schedule="linear", global_batch=32, micro_batch=64, max_updates=128),
@@ -19,7 +19,7 @@ CONFIG = PPOConfig(
 
 if __name__ == "__main__":
     config = override(CONFIG)
-    from lmgym.apps.world.ppo_setup import app_conversations
+    from ppo.named_environments import environment_episodes
     from ppo.train import train
 
-    launch(lambda: train(config, app_conversations))
+    launch(lambda: train(config, environment_episodes))
