@@ -6,13 +6,15 @@ The whole runs are those of benchmarks/negotiation.py. With the sides' rewards e
 from pathlib import Path
 
 import pytest
-from negotiation import GAIN, LAWFUL, METHODS, RANDOM, learn, load_world
+from negotiation import GAIN, LAWFUL, METHODS, RANDOM, WORLD, learn
+
+from lmgym.runs.user_code import import_file
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_sides_and_a_judge_are_learned(method: str, tmp_path: Path) -> None:
-    found = learn(load_world(tmp_path), tmp_path, method, seed=0)
+    found = learn(import_file(WORLD, "needed: the example"), tmp_path, method, seed=0)
     assert found["gain"][0] < 0.6
     assert found["lawful"][0] < 0.6
     assert found["gain"][1] > GAIN
@@ -22,4 +24,4 @@ def test_sides_and_a_judge_are_learned(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_side_with_the_other_ones_rewards_is_not_learned(tmp_path: Path) -> None:
-    assert learn(load_world(tmp_path), tmp_path, "ppo", seed=0, swap=True)["gain"][1] < RANDOM
+    assert learn(import_file(WORLD, "needed: the example"), tmp_path, "ppo", seed=0, swap=True)["gain"][1] < RANDOM

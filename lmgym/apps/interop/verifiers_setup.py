@@ -1,9 +1,11 @@
 """`lmgym env setup verifiers PACKAGE ...`: the environment of verifiers, and packages in it."""
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 
 from lmgym.apps.interop.from_verifiers import TESTED, VARIABLE, environment_folder, names
@@ -27,11 +29,15 @@ def set_up(packages: Sequence[str]) -> None:
         say(f"verifiers {TESTED} goes into {folder}: about {MEGABYTES} MB and {MINUTES} minute")
         _run([sys.executable, "-I", "-m", "venv", str(folder)])
     wanted = [os.path.abspath(one) if os.path.exists(one) else one for one in packages]
-    _run([str(python), "-I", "-m", "pip", "install", "--quiet", f"verifiers=={TESTED}.*", *wanted])
-    found = names()
+    with tempfile.NamedTemporaryFile(suffix=".json") as report:
+        pip = [str(python), "-I", "-m", "pip", "install", "--quiet", "--report", report.name]
+        _run([*pip, f"verifiers=={TESTED}.*", *wanted])
+        installed = json.load(report)["install"]
+    new = [one["metadata"]["name"].replace("-", "_") for one in installed if one["requested"]]
+    found = [name for name in new if name != "verifiers"] or names()
     say(f"in {folder}: {listed(found) if found else 'verifiers, and no package of environments yet'}")
     if found:
-        say(f"next: lmgym train grpo verifiers:{found[-1]} --model MODEL")
+        say(f"next: lmgym train grpo verifiers:{found[0]} --model MODEL")
 
 
 def _run(words: list[str]) -> None:
