@@ -5,32 +5,7 @@ from difflib import SequenceMatcher
 
 import verifiers.v1 as vf
 
-WORDS = [
-    "cat",
-    "dog",
-    "sun",
-    "tea",
-    "red",
-    "map",
-    "pen",
-    "cup",
-    "hat",
-    "sea",
-    "big",
-    "old",
-    "new",
-    "hot",
-    "wet",
-    "dry",
-    "fun",
-    "bee",
-    "owl",
-    "fox",
-    "ant",
-    "cow",
-    "pig",
-    "hen",
-]
+WORDS = "cat dog sun tea red map pen cup hat sea big old new hot wet dry fun bee owl fox ant cow pig hen".split()  # noqa: SIM905
 
 
 class CopyData(vf.TaskData):
