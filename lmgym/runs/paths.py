@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Protocol, TypeVar
 
 from lmgym.console import print_as_given
@@ -75,6 +74,8 @@ def absolute(path: str) -> str:
 
 def names_environment(words: str) -> bool:
     """True for SCHEME:NAME of a scheme that is installed, and for FILE.py:CLASS; both may have settings behind a ?."""
+    from importlib import metadata  # which most commands do not need
+
     name = words.partition("?")[0]
     scheme, colon, _ = name.partition(":")
     return bool(CLASS_OF_FILE.fullmatch(name) or (colon and metadata.entry_points(group=ENVIRONMENTS, name=scheme)))
