@@ -194,7 +194,7 @@ def play_tasks(
     policy = policy_over(r.policy_over, generator, r.action_scores)
     given = environments, tasks, seeds, policy, tokenizer, sampling, reward_function or setup.reward_function
     limits = r.max_prompt or None, r.long_prompts
-    play = partial(run_episodes, *given, setup.players, *limits, members)
+    play = partial(run_episodes, *given, setup.players, *limits, members, most_steps=r.max_turns)
     return play() if alone else raise_on_all_ranks(play)
 
 

@@ -64,6 +64,7 @@ def play(
     seed_of: SeedOf = SEEDS,
     watch: Watch | None = None,
     at_once: int | None = None,
+    most_steps: int | None = None,
     stops: tuple[type[Exception], ...] = (InputError, RunStopped),
 ) -> list[RunningEpisode]:
     """Plays task i by seed i in environment i to its end; all episodes, in order.
@@ -75,15 +76,16 @@ def play(
     at step k is to give it its first k actions and another member.
 
     `watch` is called with an episode once it has begun, and after each of its steps. `at_once` episodes are played at a
-    time (None: all). Exceptions of the kinds `stops` end the play; any other one of an environment, a result that
-    breaks the protocol, and an `Action.error` end their episode alone: its steps have no reward, with the error.
+    time (None: all), and truncated after `most_steps` steps (None: never). Exceptions of the kinds `stops` end the
+    play; any other one of an environment, a result that breaks the protocol, and an `Action.error` end their episode
+    alone: its steps have no reward, with the error.
     Raises InputError for an agent without a player, for requests for scores without a reward function, and for
     beginnings that an episode does not ask for.
     """
     assert len(environments) == len(tasks) == len(seeds)
     numbers = members if members is not None else [0] * len(tasks)
     given = zip(range(len(tasks)), seeds, environments, numbers, strict=True)
-    episodes = [RunningEpisode(i, seed, env, member) for i, seed, env, member in given]
+    episodes = [RunningEpisode(i, seed, env, member, most_steps=most_steps) for i, seed, env, member in given]
     table = Table([players] * len(tasks) if isinstance(players, Mapping) else players, policy, seed_of, stops)
     waiting, playing = list(episodes), list[RunningEpisode]()
     with table.threads():

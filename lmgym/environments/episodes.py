@@ -100,6 +100,8 @@ class RunningEpisode:
     """by all agents, by step"""
     unclaimed: set[str] = field(default_factory=set)
     """agents with a reward that had not acted"""
+    most_steps: int | None = None
+    """it is truncated after so many steps of the environment"""
     error: str = ""
     """which episode failed, at which step, why, and where in the code of its environment"""
     reason: str = ""
@@ -143,6 +145,8 @@ class RunningEpisode:
         except (TypeError, ValueError) as error:
             self.end_as_failed(str(error))
             return
+        if self.step_number == self.most_steps and not self.ended:
+            self.result = replace(self.result, truncated=True)
         if result.restarted:
             self.steps.clear()
 

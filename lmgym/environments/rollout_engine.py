@@ -40,11 +40,12 @@ def run_episodes(
     on_long_prompt: OnLongPrompt = "cut",
     members: Sequence[int] | None = None,
     beginnings: Sequence[Sequence[Mapping[str, str]]] | None = None,
+    most_steps: int | None = None,
 ) -> list[Episode]:
     """Plays task i by seed i in environment i to its end; returns an `Episode` for each trained agent that acted.
 
-    `members` and `beginnings` are those of `play` (engine.py). `others` act for the agents of those names, which are
-    not trained: their rewards and score requests are ignored. A prompt has at most `max_prompt` tokens (None: the
+    `members`, `beginnings` and `most_steps` are those of `play` (engine.py). `others` act for the agents of those
+    names, which are not trained: their rewards and score requests are ignored. A prompt has at most `max_prompt` tokens (None: the
     context less `sampling.max_new_tokens`); a longer one loses its oldest turns, or is refused. Raises InputError for
     that, for a context without room, an instance that is given twice, and, of an ActionPolicy, observations without
     actions, or with actions that cannot be told apart. An episode whose `reset` or `step` raises another exception than
@@ -67,6 +68,7 @@ def run_episodes(
             reward_function=reward_function,
             members=members,
             beginnings=beginnings,
+            most_steps=most_steps,
             seed_of=hashed_seeds(base),
         )
     return policy.finish(episodes)

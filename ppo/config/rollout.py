@@ -38,6 +38,8 @@ class RolloutConfig:
     environment: str | None = None
     """where the policy acts, in place of prompts: SCHEME:NAME, as `lmgym env list` shows, or FILE.py:CLASS, with
     settings behind a question mark: gymnasium:FrozenLake-v1?is_slippery=False"""
+    max_turns: Annotated[int, Range(1, MOST_STEPS)] = 1000
+    """steps of an environment after which an episode counts as truncated, such as one that never ends"""
     num_rollouts: Annotated[int, Range(1, MOST_TOGETHER)] = 128
     """episodes per iteration, over all ranks"""
     num_generations: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None

@@ -5,7 +5,7 @@ import re
 import pytest
 from acting import TOKENIZER, Chat, FakeReward, Scripted, play
 
-from lmgym.environments.protocol import Observation, ScoreRequest, StepResult
+from lmgym.environments.protocol import POLICY, Observation, ScoreRequest, StepResult
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
@@ -154,3 +154,24 @@ def test_a_reward_of_an_agent_that_acts_in_other_games_alone_is_left_out() -> No
     assert [(e.index, e.agent, e.total_reward) for e in (buyer, judge, alone)] == [
         (0, "buyer", 1.0), (0, "judge", 0.5), (1, "buyer", 1.0),
     ]  # fmt: skip
+
+
+def test_an_environment_that_never_ends_is_truncated_after_so_many_steps() -> None:
+    class Endless:
+        def reset(self, task, seed):
+            self.steps = 0
+            return {POLICY: Observation("0")}
+
+        def step(self, actions):
+            self.steps += 1
+            return StepResult({POLICY: Observation(str(self.steps))}, {POLICY: 1.0}, terminated=self.steps == 9)
+
+    def played(most_steps: int | None):
+        generator = Scripted(lambda text, seed: "on")
+        given = [{}], [0], generator, TOKENIZER, Sampling(4), None
+        [episode] = run_episodes([Endless()], *given, most_steps=most_steps)
+        return len(episode.steps), episode.truncated, episode.terminated, episode.final_prompt
+
+    assert played(3) == (3, True, False, TOKENIZER("3").input_ids)
+    assert played(9)[:3] == (9, False, True)
+    assert played(None)[:3] == (9, False, True)
