@@ -45,10 +45,10 @@ def run_episodes(
     """Plays task i by seed i in environment i to its end; returns an `Episode` for each trained agent that acted.
 
     `members`, `beginnings` and `most_steps` are those of `play` (engine.py). `others` act for the agents of those
-    names, which are not trained: their rewards and score requests are ignored. A prompt has at most `max_prompt` tokens (None: the
-    context less `sampling.max_new_tokens`); a longer one loses its oldest turns, or is refused. Raises InputError for
-    that, for a context without room, an instance that is given twice, and, of an ActionPolicy, observations without
-    actions, or with actions that cannot be told apart. An episode whose `reset` or `step` raises another exception than
+    names, which are not trained: their rewards and score requests are ignored. A prompt has at most `max_prompt` tokens
+    (None: the context less `sampling.max_new_tokens`); a longer one loses its oldest turns, or is refused. Raises
+    InputError for that, for a context without room, an instance that is given twice, and, of an ActionPolicy,
+    observations without actions, or with actions that cannot be told apart. An episode whose `reset` or `step` raises another exception than
     InputError and RunStopped, or breaks the protocol, ends there: its agents' last rewards are None, with the error. If
     none had acted, it is an `Episode` without agent and steps.
     """
