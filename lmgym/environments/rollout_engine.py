@@ -48,9 +48,9 @@ def run_episodes(
     names, which are not trained: their rewards and score requests are ignored. A prompt has at most `max_prompt` tokens
     (None: the context less `sampling.max_new_tokens`); a longer one loses its oldest turns, or is refused. Raises
     InputError for that, for a context without room, an instance that is given twice, and, of an ActionPolicy,
-    observations without actions, or with actions that cannot be told apart. An episode whose `reset` or `step` raises another exception than
-    InputError and RunStopped, or breaks the protocol, ends there: its agents' last rewards are None, with the error. If
-    none had acted, it is an `Episode` without agent and steps.
+    observations without actions, or with actions that cannot be told apart. An episode whose `reset` or `step` raises
+    another exception than InputError and RunStopped, or breaks the protocol, ends there: its agents' last rewards are
+    None, with the error. If none had acted, it is an `Episode` without agent and steps.
     """
     if len(set(map(id, environments))) < len(environments):
         raise InputError("an environment was given twice; needed: an instance an episode, as [Chat() for _ in tasks]")
