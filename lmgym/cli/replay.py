@@ -1,8 +1,8 @@
 """`lmgym replay`: the command of a run again, on one process, to play a recorded episode.
 
 A run's folder may come from elsewhere. So of its command only ALLOWED settings are taken, which name no code, address
-or key, and of these no value that could be code or an address (lmgym/origin.py). What is left out is said; the user can
-give it again.
+or key, and of these no value that could be code or an address (lmgym/origin.py), and an environment whose name is
+neither (`Scheme.is_own`). What is left out is said; the user can give it again.
 """
 
 import os
@@ -16,6 +16,7 @@ import click
 
 from lmgym.config import ColumnConfig
 from lmgym.console import say
+from lmgym.environments.named import is_own
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.origin import names_code_or_address, origin_of, refuse
 from lmgym.runs.files import read_json
@@ -105,7 +106,8 @@ def _allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
     kept, dropped = list[str](), list[str]()
     for flag in _flags(words):
         name = flag[0].partition("=")[0].lstrip("-").replace("-", "_")
-        if name in ALLOWED and not any(map(names_code_or_address, flag)):
+        own = name == "environment" and is_own(flag[-1].partition("=")[2] if len(flag) == 1 else flag[-1])
+        if own or (name in ALLOWED and not any(map(names_code_or_address, flag))):
             kept += flag
         elif name not in OF_TRAINING:
             dropped.append(f"--{one_line(name, 40)}")

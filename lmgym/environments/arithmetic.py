@@ -99,4 +99,4 @@ def load(name: str, settings: Settings, tokenizer: Any = None) -> NamedEnvironme
     return NamedEnvironment(words, Sum, rows, about=f"{len(rows):,} questions; a right answer is worth 1")
 
 
-SCHEME = Scheme("arithmetic:+-*", "questions with one right answer", load, lambda: [DEFAULT_OPERATIONS])
+SCHEME = Scheme("arithmetic:+-*", "questions with one right answer", load, lambda: [DEFAULT_OPERATIONS], is_own=True)

@@ -83,6 +83,8 @@ class Scheme:
     """those that are there; empty if nothing can tell"""
     missing: Callable[[], str] = str
     """the command that installs what is missing; empty if nothing is"""
+    is_own: bool = False
+    """its names are neither code nor an address: a replay may take one from a file"""
     wrap: Callable[[str, Callable[[], Any], Any], NamedEnvironment | None] = lambda name, make, first: None
     """of a name, what makes environments, and one that was made: those of the library's own kind; None of others"""
 
@@ -111,6 +113,12 @@ def load_environment(words: str, tokenizer: Any = None) -> NamedEnvironment:
         )
     found: Scheme = points[scheme].load()
     return call_user_code(words, lambda: found.load(rest, settings, tokenizer))
+
+
+def is_own(words: str) -> bool:
+    """True for an environment of a scheme whose names are neither code nor an address."""
+    points = metadata.entry_points(group=ENVIRONMENTS, name=words.partition(":")[0])
+    return any(point.load().is_own for point in points)
 
 
 def read_settings(words: str, query: str) -> dict[str, Any]:

@@ -50,4 +50,4 @@ def say_letters(conversation: Conversation, rng: np.random.Generator) -> str:
     return "".join(rng.choice(list(ALPHABET), LENGTH)).strip()
 
 
-SCHEME = Scheme("debate:letters", "a side of a debate, the judge a script", load, lambda: [LETTERS])
+SCHEME = Scheme("debate:letters", "a side of a debate, the judge a script", load, lambda: [LETTERS], is_own=True)

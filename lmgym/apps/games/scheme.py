@@ -21,4 +21,4 @@ def load(name: str, settings: Settings, tokenizer: Any = None) -> NamedEnvironme
     )
 
 
-SCHEME = Scheme("games:NAME", "games with the returns of scripted players", load, lambda: GAMES)
+SCHEME = Scheme("games:NAME", "games with the returns of scripted players", load, lambda: GAMES, is_own=True)

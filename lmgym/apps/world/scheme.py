@@ -35,4 +35,6 @@ def load(name: str, settings: Settings, tokenizer: Any = None) -> NamedEnvironme
     )
 
 
-SCHEME = Scheme("world:SEED", "an app's simulated users, whose hidden utility is known", load, lambda: ["0"])
+SCHEME = Scheme(
+    "world:SEED", "an app's simulated users, whose hidden utility is known", load, lambda: ["0"], is_own=True
+)

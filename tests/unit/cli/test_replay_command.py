@@ -83,6 +83,30 @@ def test_of_every_setting_only_those_without_code_addresses_or_keys_are_taken(tm
     assert not [flag for flag in taken if any(word in flag for word in risky)]
 
 
+@pytest.mark.parametrize(
+    ("environment", "is_taken"),
+    [
+        ("games:shop", True),
+        ("dialogue:taboo/guesser?instances=4", True),
+        ("world:0", True),
+        ("verifiers:reverse_text", False),
+        ("openenv:http://evil:1", False),
+        ("gymnasium:evil:Game-v1", False),
+        ("pettingzoo:evil.game", False),
+        ("evil.py:Game", False),
+        ("nothing:x", False),
+    ],
+)
+@pytest.mark.parametrize("form", ["--environment {}", "--environment={}"])
+def test_an_environment_is_taken_if_its_name_is_neither_code_nor_an_address(
+    environment: str, is_taken: bool, form: str, tmp_path: Path
+) -> None:
+    words = ["python", str(OURS), *form.format(environment).split(" ")]
+    path = made_run(tmp_path / "run", shlex.join(words))
+    taken = replay_command(str(path))[0][2:-2]
+    assert (environment in " ".join(taken)) == is_taken
+
+
 def test_a_setting_that_a_replay_leaves_out_can_be_given_again(tmp_path: Path) -> None:
     path = made_run(tmp_path / "run", f"python {OURS} --trust-remote-code --opponents=a.py:f --model a/b@{'0' * 40}")
     command, _ = replay_command(str(path), flags=["--trust_remote_code"])

@@ -44,4 +44,4 @@ def names() -> list[str]:
     return [f"{name}/{role}" for name, game in {**GAMES, **SMALL_GAMES}.items() for role in game.roles]
 
 
-SCHEME = Scheme("dialogue:GAME/ROLE", "clembench's dialogue games, partners by scripts", load, names)
+SCHEME = Scheme("dialogue:GAME/ROLE", "clembench's dialogue games, partners by scripts", load, names, is_own=True)
