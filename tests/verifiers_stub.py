@@ -6,6 +6,7 @@ Two-turn episodes: "Say N." and then "Again."; each right reply is worth a half.
 import json
 import sys
 import time
+from pathlib import Path
 
 NAME, SETTINGS = sys.argv[1], json.loads(sys.argv[2])
 playing: dict[int, dict] = {}
@@ -21,6 +22,19 @@ def ask(number: int, text: str) -> None:
     messages.append({"role": "user", "content": content})
     tools = [{"type": "function"}] if NAME == "tools_later" else []
     send(episode=number, agent="agent", messages=messages, tools=tools)
+
+
+def differs() -> int:
+    return int(NAME == "differs" and Path(SETTINGS["mark"]).exists())
+
+
+def first_time() -> bool:
+    """True once, of all processes of one test."""
+    try:
+        Path(SETTINGS["mark"]).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def end(number: int) -> None:
@@ -47,11 +61,11 @@ def main() -> None:
                 "number": order["task"],
                 "right": 0,
             }
-            end(number) if NAME == "ends_at_once" else ask(number, f"Say {order['task']}.")
+            end(number) if NAME == "ends_at_once" else ask(number, f"Say {order['task'] + differs()}.")
         elif order["do"] == "reply":
             if NAME == "hangs":
                 continue
-            if NAME == "dies":
+            if NAME == "dies" or (NAME in ("dies_once", "differs") and first_time()):
                 sys.exit(3)
             episode = playing[number]
             episode["messages"].append({"role": "assistant", "content": order["text"]})

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, final
 
 from lmgym.environments.named import NamedEnvironment, Scheme, Settings
@@ -46,18 +47,20 @@ class Source:
 
     def __init__(self, name: str, settings: Settings, timeout: float) -> None:
         self.name, self.settings, self.timeout = name, settings, timeout
+        self._lock = Lock()
         self.process, self.found = self._start()
         atexit.register(self.close)
 
     def live(self) -> WorkerProcess:
         """The process. Raises EpisodeFailed if it has ended and does not start again."""
-        if not self.process.is_alive:
-            self.close()
-            try:
-                self.process, self.found = self._start()
-            except InputError as error:
-                raise EpisodeFailed(str(error)) from error
-        return self.process
+        with self._lock:
+            if not self.process.is_alive:
+                self.close()
+                try:
+                    self.process, self.found = self._start()
+                except InputError as error:
+                    raise EpisodeFailed(str(error)) from error
+            return self.process
 
     def close(self) -> None:
         """End the process."""
@@ -87,36 +90,56 @@ class Source:
 class VerifiersEpisode:
     """One episode; the task is {"number": place in the taskset}. The agents are those of the environment.
 
-    `info`: the rewards by name, and the metrics.
+    If the process ends, the episode is begun again in a new one, and goes on if it asks the same as before. `info`: the
+    rewards by name, and the metrics.
     """
 
     blocking = True
 
     def __init__(self, source: Source) -> None:
-        self.source, self.number = source, 0
+        self.source, self.process, self.number = source, source.process, 0
+        self.start: dict[str, Any] = {}
+        self.asked: list[Mapping[str, Any]] = []
+        self.replies: list[str] = []
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
         """The first messages. Raises EpisodeFailed if there are none."""
-        self.source.process.stop(self.number)
-        process = self.source.live()
-        self.number = process.new()
-        order = {"do": "start", "task": task["number"], "seed": seed}
-        result = self._received(process.ask(self.number, order))
+        self.process.stop(self.number)
+        self.start, self.asked, self.replies = {"do": "start", "task": task["number"], "seed": seed}, [], []
+        result = self._received(self._begun())
         if not result.observations:
             raise EpisodeFailed(f"verifiers:{self.source.name} ended before an agent was asked")
         return result.observations
 
     def step(self, actions: Mapping[str, str]) -> StepResult:
         """The next messages, or the rewards. Raises EpisodeFailed for an episode that fails there."""
-        [text] = actions.values()
-        return self._received(self.source.process.ask(self.number, {"do": "reply", "text": text}))
+        self.replies += actions.values()
+        try:
+            message = self.process.ask(self.number, {"do": "reply", "text": self.replies[-1]})
+        except EpisodeFailed:
+            if self.process.is_alive:
+                raise
+            message = self._begun()
+        return self._received(message)
 
     def close(self) -> None:
         """End the episode."""
-        self.source.process.stop(self.number)
+        self.process.stop(self.number)
+
+    def _begun(self) -> Mapping[str, Any]:
+        """The message after the replies so far, in an episode that begins."""
+        self.process = self.source.live()
+        self.number = self.process.new()
+        message = self.process.ask(self.number, self.start)
+        for asked, reply in zip(self.asked, self.replies, strict=True):
+            if message != {**asked, "episode": self.number}:
+                raise EpisodeFailed(f"{self.process.name} asked something else when its process began again")
+            message = self.process.ask(self.number, {"do": "reply", "text": reply})
+        return message
 
     def _received(self, message: Mapping[str, Any]) -> StepResult:
         if "over" not in message:
+            self.asked.append(message)
             if message["tools"]:
                 raise InputError(
                     f"verifiers:{self.source.name} offers tools ({len(message['tools'])}), and replies here are text; "

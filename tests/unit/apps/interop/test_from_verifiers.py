@@ -69,6 +69,21 @@ def test_a_failure_is_an_episode_without_a_reward_and_the_next_one_is_played(nam
         assert session.reset({"number": 4}, 0).text == "Say 4."
 
 
+def test_an_episode_whose_process_ends_goes_on_in_a_new_one(tmp_path: Path) -> None:
+    with Session(load_environment(f"verifiers:dies_once?timeout=20&mark={tmp_path / 'mark'}")) as session:
+        session.reset({"number": 1}, 0)
+        assert session.reply("1").text == "Again."
+        assert (tmp_path / "mark").exists()
+        assert session.reply("1").reward == 1.0
+
+
+def test_an_episode_that_begins_otherwise_in_the_new_process_fails(tmp_path: Path) -> None:
+    with Session(load_environment(f"verifiers:differs?timeout=20&mark={tmp_path / 'mark'}")) as session:
+        session.reset({"number": 1}, 0)
+        with pytest.raises(EpisodeFailed, match="asked something else when its process began again"):
+            session.reply("1")
+
+
 def test_an_environment_that_hangs_fails_the_episode_in_its_time() -> None:
     with Session(load_environment("verifiers:hangs?timeout=1.5")) as session:
         session.reset({"number": 1}, 0)
