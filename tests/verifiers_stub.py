@@ -56,6 +56,8 @@ def main() -> None:
         order = json.loads(line)
         number = order["episode"]
         if order["do"] == "start":
+            if NAME == "dies_at_first" and first_time():
+                sys.exit(3)
             playing[number] = {
                 "messages": [{"role": "system", "content": "Numbers."}],
                 "number": order["task"],

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -106,7 +106,7 @@ class VerifiersEpisode:
         """The first messages. Raises EpisodeFailed if there are none."""
         self.process.stop(self.number)
         self.start, self.asked, self.replies = {"do": "start", "task": task["number"], "seed": seed}, [], []
-        result = self._received(self._begun())
+        result = self._received(self._surviving(self._begun))
         if not result.observations:
             raise EpisodeFailed(f"verifiers:{self.source.name} ended before an agent was asked")
         return result.observations
@@ -114,17 +114,21 @@ class VerifiersEpisode:
     def step(self, actions: Mapping[str, str]) -> StepResult:
         """The next messages, or the rewards. Raises EpisodeFailed for an episode that fails there."""
         self.replies += actions.values()
-        try:
-            message = self.process.ask(self.number, {"do": "reply", "text": self.replies[-1]})
-        except EpisodeFailed:
-            if self.process.is_alive:
-                raise
-            message = self._begun()
-        return self._received(message)
+        order = {"do": "reply", "text": self.replies[-1]}
+        return self._received(self._surviving(lambda: self.process.ask(self.number, order)))
 
     def close(self) -> None:
         """End the episode."""
         self.process.stop(self.number)
+
+    def _surviving(self, call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The message of a call; if the process ends in it, that of a new process after the replies so far."""
+        try:
+            return call()
+        except EpisodeFailed:
+            if self.process.is_alive:
+                raise
+            return self._begun()
 
     def _begun(self) -> Mapping[str, Any]:
         """The message after the replies so far, in an episode that begins."""

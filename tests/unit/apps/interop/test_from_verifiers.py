@@ -77,6 +77,12 @@ def test_an_episode_whose_process_ends_goes_on_in_a_new_one(tmp_path: Path) -> N
         assert session.reply("1").reward == 1.0
 
 
+def test_an_episode_whose_process_ends_as_it_begins_begins_in_a_new_one(tmp_path: Path) -> None:
+    with Session(load_environment(f"verifiers:dies_at_first?timeout=20&mark={tmp_path / 'mark'}")) as session:
+        assert session.reset({"number": 1}, 0).text == "Say 1."
+        assert (tmp_path / "mark").exists()
+
+
 def test_an_episode_that_begins_otherwise_in_the_new_process_fails(tmp_path: Path) -> None:
     with Session(load_environment(f"verifiers:differs?timeout=20&mark={tmp_path / 'mark'}")) as session:
         session.reset({"number": 1}, 0)
