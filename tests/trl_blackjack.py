@@ -91,9 +91,9 @@ def main() -> None:
     model, words = small_policy(rows.select(range(GAMES)))
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
-            output_dir=folder, per_device_train_batch_size=128, num_generations=8, per_device_eval_batch_size=128,
+            output_dir=folder, per_device_train_batch_size=128, num_generations=16, per_device_eval_batch_size=128,
             num_generations_eval=1, seed=SEED, use_cpu=True, bf16=False,
-            max_completion_length=160, max_steps=STEPS, learning_rate=3e-4, beta=0.0, logging_steps=1,
+            max_completion_length=160, max_steps=STEPS, learning_rate=1e-4, beta=0.0, logging_steps=1,
             save_strategy="no", report_to=[], disable_tqdm=True,
         )  # fmt: skip
         trainer = GRPOTrainer(
