@@ -6,6 +6,8 @@ Design decisions:
   the others go on. The caller decides if too many have failed.
 - An agent with a player of its own acts and leaves no steps. Rewards of a trained agent while others act are added to
   its latest step.
+- Where a server has no room (`NoRoom`) fewer episodes are played at once: as many as have begun, and after that one
+  more each time, until there is none for it again.
 - Nothing here imports torch: games between scripts start at once.
 """
 
@@ -15,16 +17,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from time import sleep
 from typing import TypeVar
 
 from lmgym.environments.episodes import RunningEpisode
 from lmgym.environments.players import ActionRequest, Player, ask
-from lmgym.environments.protocol import Action, Environment, RewardFunction, Sample, Task
+from lmgym.environments.protocol import Action, Environment, NoRoom, RewardFunction, Sample, Task
 from lmgym.errors import InputError, RunStopped, shown
 from lmgym.runs.process_state import process_state_kept
 from lmgym.runs.user_code import users_code
 
 MAX_THREADS = 64  # for environments that block
+ROOM_TRIES, ROOM_SECONDS = 60, 1.0  # to begin an episode while none is played, and between them
 T = TypeVar("T")
 Watch = Callable[[RunningEpisode], None]
 SeedOf = Callable[[RunningEpisode, str], int]
@@ -87,27 +91,44 @@ def play(
     given = zip(range(len(tasks)), seeds, environments, numbers, strict=True)
     episodes = [RunningEpisode(i, seed, env, member, most_steps=most_steps) for i, seed, env, member in given]
     table = Table([players] * len(tasks) if isinstance(players, Mapping) else players, policy, seed_of, stops)
-    waiting, playing = list(episodes), list[RunningEpisode]()
+    waiting, playing, refused = list(episodes), list[RunningEpisode](), 0
+    room = most = at_once or len(episodes)
     with table.threads():
         while waiting or playing:
-            room = len(waiting) if at_once is None else at_once - len(playing)
-            fresh, waiting = waiting[:room], waiting[room:]
-            table.begin(fresh, tasks, beginnings or ())
-            playing = _going_on(playing + fresh, fresh, watch)
+            fresh, waiting = waiting[: room - len(playing)], waiting[room - len(playing) :]
+            late = table.begin(fresh, tasks, beginnings or ())
+            begun = [episode for episode in fresh if episode not in late]
+            waiting, playing = late + waiting, _going_on(table, playing + begun, begun, watch)
+            room = max(1, len(playing)) if late else min(room + 1, most)
+            refused = refused + 1 if late and not playing else 0
+            if refused:
+                waiting = _going_on(table, waiting, _wait_for_room(waiting, refused), watch)
+                continue
             table.step(playing)
             if policy is not None:
                 add_rewards(playing, table.players, reward_function, grouped=members is not None)
-            playing = _going_on(playing, playing, watch)
+            playing = _going_on(table, playing, playing, watch)
     return episodes
 
 
+def _wait_for_room(waiting: list[RunningEpisode], refused: int) -> list[RunningEpisode]:
+    """Those that have waited long enough, and have failed: all or none."""
+    if refused < ROOM_TRIES:
+        sleep(ROOM_SECONDS)
+        return []
+    for episode in waiting:
+        episode.fail(NoRoom(f"no room for an episode, in {refused} tries"))
+    return waiting
+
+
 def _going_on(
-    episodes: Sequence[RunningEpisode], changed: Sequence[RunningEpisode], watch: Watch | None
+    table: "Table", episodes: Sequence[RunningEpisode], changed: Sequence[RunningEpisode], watch: Watch | None
 ) -> list[RunningEpisode]:
-    """The episodes that have not ended, once those that changed were watched."""
+    """The episodes that have not ended, once those that changed were watched, and those that ended were closed."""
     if watch is not None:
         for episode in changed:
             watch(episode)
+    table.close(changed)
     return [episode for episode in episodes if not episode.ended]
 
 
@@ -136,20 +157,25 @@ class Table:
         episodes: Sequence[RunningEpisode],
         tasks: Sequence[Task],
         beginnings: Sequence[Sequence[Mapping[str, str]]],
-    ) -> None:
-        """Reset the episodes' environments, and replay their beginnings."""
+    ) -> list[RunningEpisode]:
+        """Reset the episodes' environments, and replay their beginnings; those for which there is no room so far."""
         resets = [partial(e.environment.reset, tasks[e.index], e.seed) for e in episodes]
+        late = []
         for episode, observations in zip(episodes, self._call_all(episodes, resets), strict=True):
-            if isinstance(observations, Exception):
+            if isinstance(observations, NoRoom):
+                late.append(episode)
+            elif isinstance(observations, Exception):
                 episode.fail(observations)
             else:
                 episode.begin(observations)
+        episodes = [episode for episode in episodes if episode not in late]
         for number in range(max((len(beginnings[e.index]) for e in episodes), default=0) if beginnings else 0):
             replayed = [e for e in episodes if number < len(beginnings[e.index]) and not e.error]
             for episode in replayed:
                 _refuse_other_actions(episode, beginnings[episode.index][number])
             said = [{a: Action(text) for a, text in beginnings[e.index][number].items()} for e in replayed]
             self._give(replayed, said)
+        return late
 
     def step(self, episodes: Sequence[RunningEpisode]) -> None:
         """Ask all agents with an observation, and give their actions to the environments."""
@@ -165,6 +191,11 @@ class Table:
             going_on.append(episode)
             said.append(actions)
         self._give(going_on, said)
+
+    def close(self, episodes: Sequence[RunningEpisode]) -> None:
+        """Close the environments of those that have ended, where they can be closed; whether it fails or not."""
+        ended = [episode for episode in episodes if episode.ended and hasattr(episode.environment, "close")]
+        self._call_all(ended, [episode.environment.close for episode in ended])  # type: ignore[attr-defined]
 
     def _request(self, episode: RunningEpisode, agent: str) -> tuple[Player, ActionRequest]:
         players = self.players[episode.index]

@@ -77,6 +77,10 @@ class StepResult:
     """the episode began anew: its agents' former actions leave no steps"""
 
 
+class NoRoom(Exception):
+    """Raised by `reset` of an environment whose server has no room for another episode: it begins once another ends."""
+
+
 class EpisodeFailed(RuntimeError):
     """An episode that cannot go on, with the reason: it has no reward."""
 
@@ -85,7 +89,8 @@ class Environment(Protocol):
     """One episode.
 
     An environment that waits for a server, a person or a subprocess has the attribute `blocking = True`: its `reset`
-    and `step` run in a thread, in parallel with those of other episodes.
+    and `step` run in a thread, in parallel with those of other episodes. If it has a `close`, that is called once its
+    episode has ended.
     """
 
     def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:

@@ -77,7 +77,8 @@ class Session:
     def reset(self, task: Task, seed: int) -> Seen:
         """Begin an episode. Raises EpisodeFailed if its environment fails, and if it ends before the agent acts."""
         self.episode, self.agent, self._known = RunningEpisode(0, seed, self.episode.environment), "", None
-        self._table.begin([self.episode], [task], ())
+        if self._table.begin([self.episode], [task], ()):
+            raise EpisodeFailed(f"{self.named.name} has no room for an episode")
         seen = self._until_asked()
         if seen.ended:
             raise EpisodeFailed(f"{self.episode} ended before the agent acted")

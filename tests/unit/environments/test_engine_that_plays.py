@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 from acting import TOKENIZER, Chat, Scripted
 
+from lmgym.environments import engine
 from lmgym.environments.engine import hash_of, play
 from lmgym.environments.episodes import RunningEpisode
 from lmgym.environments.players import ActionRequest, GeneratorPlayer, ScriptPlayer, ask
-from lmgym.environments.protocol import Action, Observation, StepResult, Task
+from lmgym.environments.protocol import Action, NoRoom, Observation, StepResult, Task
 from lmgym.environments.rollout_engine import PolicyPlayer
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
@@ -182,3 +183,53 @@ def test_players_that_differ_by_episode_are_not_trained_either() -> None:
     assert [step.reward for step in second.steps["a"]] == [1.0, 1.0]
     assert (first.steps.keys(), second.steps.keys()) == ({"b"}, {"a"})
     assert (first.unclaimed, second.unclaimed) == (set(), set())
+
+
+@dataclass
+class Room:
+    """Places for episodes of `Seated`."""
+
+    places: int
+    taken: int = 0
+    most: int = 0
+    refused: int = 0
+
+
+@dataclass
+class Seated:
+    """Needs a place until it is closed; never ends by itself."""
+
+    room: Room
+    blocking = True
+
+    def reset(self, task: Task, seed: int) -> Mapping[str, Observation]:
+        if self.room.taken == self.room.places:
+            self.room.refused += 1
+            raise NoRoom("all places are taken")
+        self.room.taken += 1
+        self.room.most = max(self.room.most, self.room.taken)
+        return {"a": Observation("to a")}
+
+    def step(self, actions: Mapping[str, str]) -> StepResult:
+        return StepResult({"a": Observation("to a")}, {"a": 1.0})
+
+    def close(self) -> None:
+        self.room.taken -= 1
+
+
+def test_as_many_episodes_are_played_at_once_as_there_is_room_for() -> None:
+    room = Room(3)
+    episodes = play_talks([Seated(room) for _ in range(9)], {"a": Says()}, most_steps=1)
+    assert [(episode.error, episode.step_number) for episode in episodes] == [("", 1)] * 9
+    assert (room.most, room.taken) == (3, 0)
+    assert room.refused == 6, "those that were too many at first, and no others"
+
+
+def test_episodes_fail_where_there_is_never_room(monkeypatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(engine, "sleep", waits.append)
+    watched = []
+    episodes = play_talks([Seated(Room(0)) for _ in range(4)], {"a": Says()}, watch=watched.append)
+    assert [episode.reason for episode in episodes] == ["NoRoom: no room for an episode, in 60 tries"] * 4
+    assert waits == [engine.ROOM_SECONDS] * 59
+    assert watched == episodes
