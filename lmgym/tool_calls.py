@@ -6,7 +6,8 @@ was none.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +40,26 @@ _PROBES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     CALLS: ("probed_call", [_CALL]),
     RESULTS: ("probed_result", [_CALL, _RESULT]),
 }
+
+
+def json_objects(reply: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a reply from left to right, each also within others."""
+    decoder = json.JSONDecoder()
+    for found in re.finditer(r"\{", reply):
+        try:
+            value, _ = decoder.raw_decode(reply, found.start())
+        except (ValueError, RecursionError):
+            continue
+        yield value
+
+
+def called_function(reply: str) -> tuple[str, Any] | None:
+    """(name, arguments) of the first JSON object in a reply that calls a function; None if there is none."""
+    for value in json_objects(reply):
+        function = value.get("function", value)
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            return function["name"], _parsed(function.get("arguments", function.get("parameters", {})))
+    return None
 
 
 def read_tools(value: Any) -> str:

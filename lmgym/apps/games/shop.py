@@ -17,7 +17,7 @@ import numpy as np
 from lmgym.apps.games.replies import MAX_STEPS
 from lmgym.environments.protocol import POLICY, Observation, StepResult, Task
 from lmgym.text import Conversation, Turn
-from lmgym.tool_calls import CALLS, FUNCTIONS, RESULTS, parts_left_out
+from lmgym.tool_calls import CALLS, FUNCTIONS, RESULTS, called_function, parts_left_out
 
 GOODS = ("apple", "bread", "candle", "drum", "egg", "fork", "glove", "hat")
 MOST_PRICE, MOST_PIECES = 20, 9
@@ -123,19 +123,12 @@ class Shop:
 
 def read_call(reply: str) -> tuple[str, str] | None:
     """(name, argument) of the first JSON object with a name and arguments in a reply; None if there is none."""
-    decoder = json.JSONDecoder()
-    for found in re.finditer(r"\{", reply):
-        try:
-            value, _ = decoder.raw_decode(reply, found.start())
-        except (ValueError, RecursionError):
-            continue
-        function = value.get("function", value) if isinstance(value, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            continue
-        arguments = function.get("arguments", function.get("parameters", {}))
-        values = list(arguments.values()) if isinstance(arguments, dict) else [arguments]
-        return function["name"], str(values[0]) if values else ""
-    return None
+    call = called_function(reply)
+    if call is None:
+        return None
+    name, arguments = call
+    values = list(arguments.values()) if isinstance(arguments, dict) else [arguments]
+    return name, str(values[0]) if values else ""
 
 
 def read_plain_call(reply: str) -> tuple[str, str] | None:
