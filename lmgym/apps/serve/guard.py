@@ -59,6 +59,9 @@ class Guard:
 
     async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
         """Answers a request, or refuses it."""
+        if scope["type"] == "websocket":
+            await self._open_socket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -71,7 +74,7 @@ class Guard:
 
         path = scope["path"] if scope["path"] in self.paths else "other"
         try:
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            headers = _headers_of(scope)
             self._check_sender(scope["path"], headers)
             body = await self._read_body(headers, receive)
             scope["headers"] = [*(h for h in scope["headers"] if h[0] != b"content-type"), (b"content-type", JSON)]
@@ -87,6 +90,16 @@ class Guard:
         finally:
             self.metrics.add("lmgym_requests_total", path=path, status=str(statuses[0]))
             self.metrics.add("lmgym_request_seconds_total", time.monotonic() - began, path=path)
+
+    async def _open_socket(self, scope: dict, receive: Any, send: Any) -> None:
+        """Lets a WebSocket begin, or refuses it with the status 403."""
+        try:
+            self._check_sender(scope["path"], _headers_of(scope))
+        except Refusal:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await self.app(scope, receive, send)
 
     def _check_sender(self, path: str, headers: dict[str, str]) -> None:
         """Raises Refusal for a malformed address, a wrong token, and a request that a page of another site makes."""
@@ -140,6 +153,10 @@ async def until_gone(request: Any) -> None:
     """Returns when the client of a request whose body was read leaves."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _headers_of(scope: dict) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _replayed(body: bytes, receive: Any) -> Any:

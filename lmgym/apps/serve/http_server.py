@@ -39,7 +39,8 @@ class TimedProtocol(H11Protocol):
             self._head.cancel()
 
     def _time_head(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:  # a request has begun, whose body has a limit
+        is_socket = self.transport.get_protocol() is not self  # a WebSocket, which stays open
+        if is_socket or (self.cycle is not None and not self.cycle.response_complete):  # or a body, which has a limit
             if self._head:
                 self._head.cancel()
             self._head = None
