@@ -56,16 +56,17 @@ def environment_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
 def split_tasks(named: NamedEnvironment, eval_size: float, seed: int) -> tuple[Sequence[Task], Sequence[Task]]:
     """(tasks to train on, tasks to evaluate on): the environment's own, or a random part of its tasks.
 
-    `eval_size` is a number, or a share below 1. A single task is in both: its episodes have different seeds. Raises
+    `eval_size` is a number, or a share below 1. A single task is in both, unless there is another single one to
+    evaluate on: episodes have different seeds. Raises
     InputError for more than there are.
     """
     tasks, own = named.tasks, named.eval_tasks
     several = len(own) or len(tasks)
     wanted = int(eval_size) if eval_size >= 1 else round(eval_size * several)
-    if not own and len(tasks) == 1:
+    if len(tasks) == 1 and len(own) < 2:
         if eval_size < 1:
             raise InputError(f"eval_size={eval_size:g}; needed: a number of episodes of {named.name} to evaluate on")
-        return tasks, [*tasks] * wanted
+        return tasks, [*(own or tasks)] * wanted
     if not 1 <= wanted <= (len(own) or len(tasks) - 1):
         raise InputError(
             f"eval_size={eval_size:g} of {several:,} tasks of {named.name}; needed: 1 to {len(own) or len(tasks) - 1:,}"
