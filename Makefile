@@ -42,6 +42,7 @@ endif
 test-full: $(VENV)/.installed-dev  ## everything, slow launches, quantised weights and vLLM too; writes docs/families.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check bitsandbytes==0.50.2 trackio==0.43.0
 	test -x build/schemathesis/bin/schemathesis || (python3 -m venv build/schemathesis && build/schemathesis/bin/pip install --quiet schemathesis==4.32.5)
+	PYTHONPATH=tests/experiments $(BIN)/python tests/openenv_package.py
 	test "$(VLLM)" = no || $(BIN)/lmgym engine setup --yes --folder "$(LMGYM_VLLM)"
 	$(PYTEST) -rap --durations=15 -m "not slow"; quick=$$?; $(PYTEST) -rap --durations=15 -m slow; exit $$((quick + $$?))
 

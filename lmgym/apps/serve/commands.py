@@ -10,6 +10,8 @@ from lmgym.errors import MOST_SECONDS, MOST_STEPS, MOST_TOGETHER, InputError
 from lmgym.runs.launch import launch
 from lmgym.runs.usage import OneLineErrors
 
+CLOSING_SECONDS = 5.0
+"""that sessions of environments may go on once the server is stopped"""
 SERVER_OPTIONS = (
     click.option("--host", default="127.0.0.1", show_default=True, help="another than this machine's needs a token"),
     click.option("--port", default=8900, show_default=True, help="0: any that is free"),
@@ -164,6 +166,46 @@ def label(
 
             labelling = Labelling(rows, output, columns, options["pairs_per_prompt"], question)
             serve_labels(listener, labelling, token.strip(), options["max_body_mb"])
+
+    launch(run)
+
+
+@serve.command(name="env")
+@click.argument("environment")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "validation"]),
+    default="train",
+    show_default=True,
+    help="of episodes whose reset names none",
+)
+@click.option("--max_sessions", type=click.IntRange(1), default=64, show_default=True, help="most episodes at a time")
+@server_options
+def serve_environment(
+    environment: str, split, max_sessions: int, host: str, port: int, token: str, max_body_mb: float
+) -> None:
+    """Serve an environment to other trainers, as an OpenEnv server.
+
+    ENVIRONMENT is SCHEME:NAME, as `lmgym env list` shows, or FILE.py:CLASS. Actions are {"text": ...}; the splits train
+    and validation have no task in common (docs/environments.md).
+    """
+
+    def run() -> None:
+        _check_address(port, max_body_mb)
+        _require_extra()
+        if find_spec("openenv") is None:
+            raise InputError("openenv is not installed, for OpenEnv servers; needed: pip install 'lmgym[openenv]'")
+        from lmgym.apps.serve.address import bind
+        from lmgym.environments.named import load_environment
+
+        with bind(host, port, token.strip()) as listener:
+            from lmgym.apps.interop.to_openenv import make_app  # imports openenv
+            from lmgym.apps.serve.http_server import serve_until_stopped
+            from lmgym.apps.serve.metrics import Metrics
+
+            app = make_app(load_environment(environment), split, max_sessions)
+            answers = f"answers OpenEnv's clients: {environment}, split {split}, up to {max_sessions} sessions"
+            serve_until_stopped(listener, app, Metrics(), answers, token.strip(), max_body_mb, CLOSING_SECONDS)
 
     launch(run)
 
