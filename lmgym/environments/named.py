@@ -10,10 +10,14 @@ import ast
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import metadata
 from typing import Any
 from urllib.parse import parse_qsl
 
+import numpy as np
+
+from lmgym.environments.engine import hash_of
 from lmgym.environments.players import Actor
 from lmgym.environments.protocol import Environment, RewardFunction, Task
 from lmgym.errors import InputError, did_you_mean, listed, shown, shown_path
@@ -47,26 +51,40 @@ class NamedEnvironment:
     about: str = ""
     """a line"""
 
+    @cached_property
+    def splits(self) -> Mapping[str, Sequence[Task]]:
+        """The tasks of `train` and `validation`: `eval_tasks`, or a tenth that is drawn by the seed 0.
+
+        A single task is in both: its episodes have other seeds.
+        """
+        if len(self.eval_tasks) or len(self.tasks) == 1:
+            return {TRAIN: self.tasks, VALIDATION: self.eval_tasks or self.tasks}
+        order = np.random.default_rng(0).permutation(len(self.tasks))
+        tenth = -(-len(self.tasks) // 10)
+        parts = {VALIDATION: np.sort(order[:tenth]), TRAIN: np.sort(order[tenth:])}
+        return {split: [self.tasks[i] for i in numbers] for split, numbers in parts.items()}
+
+    def tasks_of(self, split: str) -> Sequence[Task]:
+        """The tasks of a split. Raises InputError for another one."""
+        if split not in self.splits:
+            raise InputError(f"split={shown(split)}; needed: {' or '.join(SPLITS)}")
+        return self.splits[split]
+
+    def seed_of(self, split: str, number: int) -> int:
+        """The environment's seed for a number: itself, but a hash in the validation of a single task."""
+        return (
+            hash_of(VALIDATION, number) if split == VALIDATION and self.splits[TRAIN] is self.splits[split] else number
+        )
+
     def episode(self, split: str, index: int) -> tuple[Task, int]:
         """(task, seed) of an episode in a split, the same for whoever plays it. Raises InputError for another split.
 
-        Held out are `eval_tasks`, or the last tenth of several tasks, or, of a single one, the odd seeds. Where tasks
-        end they begin again, with the next seed of the split.
+        Where tasks end they begin again, with the next seed.
         """
-        if split not in SPLITS:
-            raise InputError(f"split={shown(split)}; needed: {' or '.join(SPLITS)}")
         if index < 0:
             raise InputError(f"index={index}; needed: 0 or more")
-        held_out = split == VALIDATION
         tasks = self.tasks_of(split)
-        return tasks[index % len(tasks)], index // len(tasks) * 2 + held_out
-
-    def tasks_of(self, split: str) -> Sequence[Task]:
-        """The tasks of a split; a single one is in both."""
-        tenth = 0 if len(self.eval_tasks) or len(self.tasks) == 1 else -(-len(self.tasks) // 10)
-        if split == VALIDATION:
-            return self.eval_tasks or self.tasks[-tenth:]
-        return self.tasks[: len(self.tasks) - tenth]
+        return tasks[index % len(tasks)], self.seed_of(split, index // len(tasks))
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,16 @@
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-import numpy as np
-
 import lmgym
-from lmgym.environments.engine import hash_of
-from lmgym.environments.named import NamedEnvironment
+from lmgym.environments.named import SPLITS, TRAIN, NamedEnvironment
 from lmgym.environments.protocol import Task
 from lmgym.environments.session import Seen, Session
-from lmgym.errors import listed, shown
 from lmgym.text import messages
 
 Split = Literal["train", "validation"]
-TRAIN, VALIDATION = "train", "validation"
 SEEDS = 2**32
 """from which a seed is drawn for a `reset` without one"""
 
@@ -41,63 +35,34 @@ class Chosen:
     index: int
 
 
-@final
-class Tasks:
-    """The tasks of an environment in two splits, without one in both.
+def choose(named: NamedEnvironment, split: str, seed: int | None, index: int | None) -> Chosen:
+    """An episode: without a seed a random one; without an index the task that the seed gives.
 
-    Those to evaluate on are the environment's own; without any, a tenth of its tasks, drawn by the seed 0. Of an
-    environment with a single task, whose episodes differ by their seeds, those of validation are hashed.
+    Raises InputError for another split, and IndexError for a task that it does not have.
     """
-
-    def __init__(self, named: NamedEnvironment, split: Split = "train") -> None:
-        self.default = split
-        tasks, held_out = named.tasks, named.eval_tasks
-        self.hashed = len(tasks) == 1 and not held_out
-        if self.hashed:
-            held_out = tasks
-        elif not held_out:
-            order = np.random.default_rng(0).permutation(len(tasks))
-            number = max(1, len(tasks) // 10)
-            held_out = [tasks[i] for i in np.sort(order[:number])]
-            tasks = [tasks[i] for i in np.sort(order[number:])]
-        self.splits: Mapping[str, Sequence[Task]] = {TRAIN: tasks, VALIDATION: held_out}
-
-    def number(self, split: str) -> int:
-        """Tasks of a split. Raises ValueError for another one."""
-        if split not in self.splits:
-            raise ValueError(f"there is no split {shown(split)}; needed: {listed(self.splits)}")
-        return len(self.splits[split])
-
-    def choose(self, seed: int | None = None, split: str | None = None, index: int | None = None) -> Chosen:
-        """An episode: without a seed a random one; without an index the task that the seed gives.
-
-        Raises ValueError for another split, and IndexError for a task that it does not have.
-        """
-        split = split or self.default
-        number = self.number(split)
-        seed = secrets.randbelow(SEEDS) if seed is None else seed
-        index = seed % number if index is None else index
-        if not 0 <= index < number:
-            raise IndexError(f"{split} has no task {index}; needed: 0 to {number - 1}")
-        own = hash_of(VALIDATION, seed) if self.hashed and split == VALIDATION else seed
-        return Chosen(self.splits[split][index], own, split, index)
+    tasks = named.tasks_of(split)
+    seed = secrets.randbelow(SEEDS) if seed is None else seed
+    index = seed % len(tasks) if index is None else index
+    if not 0 <= index < len(tasks):
+        raise IndexError(f"{split} has no task {index}; needed: 0 to {len(tasks) - 1}")
+    return Chosen(tasks[index], named.seed_of(split, seed), split, index)
 
 
 @final
 class Episodes:
     """The episodes of one session of the server, one after the other. Made and played by one thread."""
 
-    def __init__(self, named: NamedEnvironment, tasks: Tasks) -> None:
-        self.named, self.tasks = named, tasks
+    def __init__(self, named: NamedEnvironment, split: str = TRAIN) -> None:
+        self.named, self.split = named, split
         self.session: Session | None = None
         self.goes_on = False
         self.state: dict[str, Any] = {}
         """the server's: episode_id, step_count, seed, split, index"""
 
     def reset(self, seed: int | None, episode_id: str | None, split: str | None, index: int | None) -> dict[str, Any]:
-        """The fields of the first observation. Raises as `Tasks.choose` and `Session.reset`."""
+        """The fields of the first observation. Raises as `choose` and `Session.reset`."""
         self.goes_on = False
-        chosen = self.tasks.choose(seed, split, index)
+        chosen = choose(self.named, split or self.split, seed, index)
         self.session = self.session or Session(self.named)
         seen = self.session.reset(chosen.task, chosen.seed)
         self.goes_on = True
@@ -140,7 +105,6 @@ def make_app(named: NamedEnvironment, split: Split, max_sessions: int) -> Any:
     from pydantic import Field
 
     Session(named).close()  # refuses now what no session could play
-    tasks = Tasks(named, split)
     is_blocking = bool(getattr(named.environment(), "blocking", False))
 
     class TextAction(types.Action):
@@ -158,7 +122,7 @@ def make_app(named: NamedEnvironment, split: Split, max_sessions: int) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.episodes = Episodes(named, tasks)
+            self.episodes = Episodes(named, split)
             self.close = self.episodes.close
 
         def reset(self, seed=None, episode_id=None, split=None, index=None) -> TextObservation:
@@ -175,13 +139,13 @@ def make_app(named: NamedEnvironment, split: Split, max_sessions: int) -> Any:
             return types.EnvironmentMetadata(name=named.name, description=named.about, version=lmgym.__version__)
 
         def list_splits(self) -> list[str]:
-            return list(tasks.splits)
+            return list(SPLITS)
 
         def num_tasks(self, split: str) -> int:
-            return tasks.number(split)
+            return len(named.tasks_of(split))
 
         def get_task(self, split: str, index: int) -> dict[str, Any]:
-            chosen = tasks.choose(0, split, index)
+            chosen = choose(named, split, 0, index)
             return {"id": f"{split}-{index}", "split": chosen.split, "index": chosen.index}
 
     name = re.sub(r"\W+", "_", named.name.partition("?")[0])

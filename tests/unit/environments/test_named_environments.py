@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.environments.named import NamedEnvironment, load_environment, read_settings, schemes
+from lmgym.environments.named import SPLITS, NamedEnvironment, load_environment, read_settings, schemes
 from lmgym.errors import InputError
 from lmgym.runs.paths import ENVIRONMENTS
 
@@ -113,3 +113,38 @@ def test_every_listed_environment_loads_or_names_the_command_that_installs_it():
             except InputError as error:
                 found = error
             assert isinstance(found, NamedEnvironment) or "needed: pip install" in str(found)
+
+
+@pytest.mark.parametrize("words", ["arithmetic:+-", "dialogue:taboo/guesser", "debate:letters", "world:0"])
+def test_no_task_is_in_both_splits(words: str):
+    named = load_environment(words)
+    train, held_out = ({repr(sorted(task.items())) for task in named.splits[split]} for split in SPLITS)
+    assert train.isdisjoint(held_out)
+    if not named.eval_tasks:
+        assert len(train) + len(held_out) == len(named.tasks)
+
+
+def test_a_tenth_of_the_tasks_is_held_out_where_an_environment_holds_out_none():
+    named = NamedEnvironment("x", object, [{"i": i} for i in range(25)])  # type: ignore[arg-type]
+    assert [len(named.splits[split]) for split in SPLITS] == [22, 3]
+
+
+def test_tasks_begin_again_with_the_next_seed():
+    named = NamedEnvironment("x", object, [{"i": 0}, {"i": 1}], [{"i": 2}])  # type: ignore[arg-type]
+    assert [named.episode("train", i) for i in range(3)] == [({"i": 0}, 0), ({"i": 1}, 0), ({"i": 0}, 1)]
+    assert [named.episode("validation", i) for i in range(2)] == [({"i": 2}, 0), ({"i": 2}, 1)]
+
+
+def test_validation_of_a_single_task_has_seeds_of_its_own():
+    named = load_environment("games:blackjack")
+    assert [named.episode("train", i)[1] for i in range(3)] == [0, 1, 2]
+    own = {named.episode("validation", i)[1] for i in range(100)}
+    assert len(own) == 100
+    assert min(own) > 1000
+
+
+def test_episodes_of_other_splits_and_before_the_first_are_refused():
+    with pytest.raises(InputError, match="split='test'; needed: train or validation"):
+        load_environment("games:shop").episode("test", 0)
+    with pytest.raises(InputError, match="index=-1; needed: 0 or more"):
+        load_environment("games:shop").episode("train", -1)

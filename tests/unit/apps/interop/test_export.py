@@ -90,7 +90,7 @@ def test_a_class_of_a_file_goes_along_with_its_settings(tmp_path: Path, monkeypa
     file = write(tmp_path)
     export(f"{file}:Guess?prize=2.0", str(tmp_path / "made"))
     Path(file).unlink()
-    found = played(tmp_path / "made", "lmgym_guess_guess", [["0"], ["0"], ["4"]], tmp_path)
+    found = played(tmp_path / "made", "lmgym_guess_guess", [["0"], ["0"], ["2"]], tmp_path)
     assert found == [["A number?", ["It is over."], reward] for reward in (2.0, 0.0, 2.0)]
 
 

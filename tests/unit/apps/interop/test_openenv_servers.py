@@ -8,7 +8,6 @@ from launching import ROOT
 from openenv_package import FOLDER, needs_openenv, run_there, server_there
 from session_records import FIVE, as_sent, record
 
-from lmgym.apps.interop.to_openenv import Tasks
 from lmgym.environments.engine import play
 from lmgym.environments.named import NamedEnvironment, load_environment
 from lmgym.environments.players import ScriptPlayer
@@ -24,7 +23,7 @@ SERVE = ("-m", "lmgym", "serve", "env")
 @pytest.mark.parametrize("words", FIVE)
 def test_the_packages_own_client_plays_our_episodes(words: str):
     named = load_environment(words)
-    tasks = Tasks(named).splits["train"]
+    tasks = named.splits["train"]
     given = [(i % len(tasks), 1000 + i) for i in range(EPISODES)]
     recorded = record(named, [tasks[i] for i, _ in given], [seed for _, seed in given])
     plan = [

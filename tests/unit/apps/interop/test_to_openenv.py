@@ -5,7 +5,7 @@ from openenv_names import App, pretend
 from openenv_stub import Stub
 from session_records import FIVE, as_sent, record
 
-from lmgym.apps.interop.to_openenv import Tasks, make_app
+from lmgym.apps.interop.to_openenv import choose, make_app
 from lmgym.environments.engine import play
 from lmgym.environments.named import NamedEnvironment, load_environment
 from lmgym.environments.players import ScriptPlayer
@@ -27,7 +27,7 @@ def app_of(words: str, split="train", sessions: int = 4) -> App:
 @pytest.mark.parametrize("words", FIVE)
 def test_episodes_are_those_of_a_session(words: str):
     named = load_environment(words)
-    tasks = Tasks(named).splits["train"]
+    tasks = named.splits["train"]
     given = [(i % len(tasks), 1000 + i) for i in range(EPISODES)]
     wire = app_of(words).plain()
     for (index, seed), episode in zip(
@@ -46,44 +46,22 @@ def test_episodes_are_those_of_a_session(words: str):
         }
 
 
-def shown(task) -> str:
-    return repr(sorted(task.items()))
-
-
-@pytest.mark.parametrize("words", ["arithmetic:+-", "dialogue:taboo/guesser", "debate:letters"])
-def test_no_task_is_in_both_splits(words: str):
-    named = load_environment(words)
-    splits = Tasks(named).splits
-    assert {shown(task) for task in splits["train"]}.isdisjoint(map(shown, splits["validation"]))
-    if not named.eval_tasks:
-        assert len(splits["train"]) + len(splits["validation"]) == len(named.tasks)
-
-
-def test_a_tenth_of_the_tasks_is_held_out_where_an_environment_holds_out_none():
-    splits = Tasks(NamedEnvironment("x", object, [{"i": i} for i in range(25)])).splits
-    assert [len(splits[name]) for name in ("train", "validation")] == [23, 2]
-
-
-def test_validation_of_a_single_task_has_seeds_of_its_own():
-    tasks = Tasks(load_environment("games:blackjack"))
-    assert tasks.choose(5, "train").seed == 5
-    own = {tasks.choose(seed, "validation").seed for seed in range(100)}
-    assert len(own) == 100
-    assert min(own) > 1000
-
-
 def test_a_reset_without_a_split_or_a_seed_is_of_the_servers_split_and_random():
-    tasks = Tasks(load_environment("arithmetic:+-"), "validation")
-    drawn = [tasks.choose() for _ in range(20)]
-    assert {one.split for one in drawn} == {"validation"}
-    assert len({one.seed for one in drawn}) == 20
-    assert len({one.index for one in drawn}) > 1
-    assert tasks.choose(7) == tasks.choose(7, "validation", 7 % tasks.number("validation"))
+    named = load_environment("arithmetic:+-")
+    environment = app_of("arithmetic:+-", "validation").environment()
+    drawn = []
+    for _ in range(20):
+        environment.reset()
+        drawn.append(environment.state.model_dump())
+    assert {one["split"] for one in drawn} == {"validation"}
+    assert len({one["seed"] for one in drawn}) == 20
+    assert len({one["index"] for one in drawn}) > 1
+    assert choose(named, "validation", 7, None) == choose(named, "validation", 7, 7 % len(named.splits["validation"]))
 
 
 def test_unknown_splits_and_tasks_are_refused():
     environment = app_of("games:blackjack").environment()
-    with pytest.raises(ValueError, match="there is no split 'dev'; needed: train, validation"):
+    with pytest.raises(ValueError, match="split='dev'; needed: train or validation"):
         environment.num_tasks("dev")
     with pytest.raises(IndexError, match="train has no task 1; needed: 0 to 0"):
         environment.get_task("train", 1)
