@@ -10,7 +10,7 @@ import ast
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import metadata
 from typing import Any
 from urllib.parse import parse_qsl
@@ -183,11 +183,16 @@ def _of_file(words: str, file: str, name: str, settings: Settings) -> NamedEnvir
     if isinstance(first, NamedEnvironment):
         return first
     for scheme in schemes().values():
-        if (wrapped := scheme.wrap(words, make, first)) is not None:
+        if (wrapped := call_user_code(words, partial(scheme.wrap, words, make, first))) is not None:
             return wrapped
+    return of_class(words, target, make)
+
+
+def of_class(name: str, target: Any, make: Callable[[], Environment]) -> NamedEnvironment:
+    """Environments of a class or function of ours, which may have `tasks`, `eval_tasks`, `players` and so on."""
     given: dict[str, Any] = {
         part: getattr(target, part) for part in ("tasks", "eval_tasks", "trained_agents") if hasattr(target, part)
     }
     scripts = getattr(target, "players", {})
     players = {agent: one if hasattr(one, "reply") else ScriptedGenerator(one) for agent, one in scripts.items()}
-    return NamedEnvironment(words, make, players=players, about=(target.__doc__ or "").partition("\n")[0], **given)
+    return NamedEnvironment(name, make, players=players, about=(target.__doc__ or "").partition("\n")[0], **given)

@@ -26,6 +26,15 @@ def import_extra(module: str, extra: str) -> ModuleType:
         raise InputError(f"this game needs {module} ({error}); needed: pip install 'lmgym[{extra}]'") from error
 
 
+def missing_extra(module: str, extra: str) -> str:
+    """The pip command of the extra that has a module; empty if the module is there."""
+    try:
+        import_extra(module, extra)
+    except InputError:
+        return f"pip install 'lmgym[{extra}]'"
+    return ""
+
+
 def unknown_id(name: str, known: Iterable[str], library: str) -> InputError:
     """The error for an id that a library does not have, with the nearest one, and all of a few."""
     known = list(known)

@@ -6,7 +6,6 @@ its own here. Games that pay in part (Mastermind, GuessTheNumber) have a reward 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import permutations
 from typing import Any, final
@@ -15,7 +14,7 @@ import numpy as np
 
 from lmgym.apps.games.replies import MAX_STEPS, OwnRandomState, import_extra, unknown_id
 from lmgym.environments.protocol import POLICY, Observation, StepResult, Task
-from lmgym.errors import InputError
+from lmgym.errors import InputError, one_line
 from lmgym.text import Conversation, Turn
 
 MOST_PLAYERS = 15
@@ -82,14 +81,19 @@ class TextArena:
 
 @lru_cache
 def fewest_players(game_id: str) -> int:
-    """The smallest number of players that a game begins with; textarena asserts its own."""
+    """The smallest number of players that a game begins with; textarena refuses other numbers by its own errors."""
     arena, state = import_extra("textarena", "textarena"), OwnRandomState()
+    why = ""
     for players in range(1, MOST_PLAYERS + 1):
         state.seed(0)
-        with suppress(AssertionError), state.active():
-            arena.make(game_id).reset(num_players=players, seed=0)
+        try:
+            with state.active():
+                arena.make(game_id).reset(num_players=players, seed=0)
+        except (AssertionError, ValueError) as error:
+            why = one_line(str(error))
+        else:
             return players
-    raise InputError(f"{game_id} begins with no number of players up to {MOST_PLAYERS}; needed: players=N")
+    raise InputError(f"{game_id} begins with no number of players up to {MOST_PLAYERS} ({why}); needed: players=N")
 
 
 def random_moves(legal: Legal) -> Callable[[Conversation, np.random.Generator], str]:
