@@ -29,6 +29,7 @@ from lmgym.apps.games.alternating import Alternating
 from lmgym.apps.games.tic_tac_toe import TicTacToe
 from lmgym.apps.interop.to_gymnasium import as_gymnasium
 from lmgym.apps.interop.to_pettingzoo import as_pettingzoo
+from lmgym.apps.interop.to_trl import ENDED, TRLEnvironment
 from lmgym.environments.named import NamedEnvironment, load_environment
 from lmgym.environments.session import Session
 
@@ -91,6 +92,23 @@ def ours_as_gymnasium() -> Iterator[None]:
             yield
 
 
+class Blackjack(TRLEnvironment):
+    """Ours for TRL's trainer."""
+
+    ENVIRONMENT = "games:blackjack"
+
+
+def ours_in_trl() -> Iterator[None]:
+    """Ours as TRL's trainer calls it, by its tool."""
+    environment, index = Blackjack(), 0
+    while True:
+        environment.reset("train", index)
+        index, shown, reply = index + 1, "", HIT
+        while shown != ENDED:
+            shown, reply = environment.reply(reply), STICK
+            yield
+
+
 def pettingzoo_direct() -> Iterator[None]:
     """PettingZoo's own tic-tac-toe: the first free cell."""
     env = importlib.import_module("pettingzoo.classic.tictactoe_v3").env()
@@ -142,6 +160,7 @@ DOORS: dict[str, dict[str, Door]] = {
         "games:blackjack, direct": _by_text("games:blackjack", (HIT, STICK)),
         "games:blackjack, a session": session,
         "as_gymnasium": ours_as_gymnasium,
+        "TRLEnvironment": ours_in_trl,
     },
     "tic-tac-toe": {
         "pettingzoo, direct": pettingzoo_direct,

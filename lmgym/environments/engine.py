@@ -13,7 +13,7 @@ Design decisions:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -224,12 +224,9 @@ class Table:
         Raises exceptions of the kinds `stops`, which are no failures of one episode.
         """
         assert self.pool is not None
-        with process_state_kept():  # what threads change, too
-            futures = {
-                i: self.pool.submit(call)
-                for i, (episode, call) in enumerate(zip(episodes, calls, strict=True))
-                if getattr(episode.environment, "blocking", False)
-            }
+        blocking = [getattr(episode.environment, "blocking", False) for episode in episodes]
+        with process_state_kept() if any(blocking) else nullcontext():  # what threads change, too
+            futures = {i: self.pool.submit(call) for i, call in enumerate(calls) if blocking[i]}
             given = enumerate(zip(episodes, calls, strict=True))
             return [self._guarded(e, futures[i].result if i in futures else call) for i, (e, call) in given]
 

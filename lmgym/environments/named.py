@@ -72,9 +72,8 @@ class NamedEnvironment:
 
     def seed_of(self, split: str, number: int) -> int:
         """The environment's seed for a number: itself, but a hash in the validation of a single task."""
-        return (
-            hash_of(VALIDATION, number) if split == VALIDATION and self.splits[TRAIN] is self.splits[split] else number
-        )
+        is_shared = self.splits[TRAIN] is self.splits[VALIDATION]
+        return hash_of(VALIDATION, number) if is_shared and split == VALIDATION else number
 
     def episode(self, split: str, index: int) -> tuple[Task, int]:
         """(task, seed) of an episode in a split, the same for whoever plays it. Raises InputError for another split.
