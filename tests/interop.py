@@ -1,18 +1,46 @@
 """Episodes of named environments, recorded from a session, to be compared with those that other libraries play."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from lmgym.environments.named import TRAIN, load_environment
-from lmgym.environments.session import Session
+from lmgym.environments.named import TRAIN, NamedEnvironment, load_environment
+from lmgym.environments.protocol import Task
+from lmgym.environments.session import Seen, Session
+from lmgym.text import messages
 
 EXPORTED = ("games:blackjack", "arithmetic:+-", "world:1", "debate:letters", "dialogue:taboo/guesser")
 """one of each kind"""
 SAYINGS = (
-    "GUESS: cat", "GUESS: river", "l l l, will all", "7", "The answer is 12", "hello there", "GUESS: two words", "stick"
-)  # fmt: skip
-MOST_TURNS = 6
+    "GUESS: cat",
+    "GUESS: two words",
+    "CLUE: an animal",
+    "l l l",
+    "7",
+    "It is 12",
+    "hello, tell me more",
+    "stick",
+)
+"""of which some are right somewhere"""
+
+
+def play(named: NamedEnvironment, tasks: Sequence[Task], seeds: Sequence[int]) -> list[list[tuple[str, Seen]]]:
+    """Of each episode (the reply, what was seen after it), the first without a reply.
+
+    Replies are drawn from the listed actions, or from SAYINGS.
+    """
+    episodes = []
+    with Session(named) as session:
+        for number, (task, seed) in enumerate(zip(tasks, seeds, strict=True)):
+            chance = np.random.default_rng(number)
+            steps = [("", session.reset(task, seed))]
+            while (observation := steps[-1][1].observation) is not None and not steps[-1][1].ended:
+                reply = str(chance.choice(observation.actions or SAYINGS))
+                steps.append((reply, session.reply(reply)))
+            episodes.append(steps)
+    return episodes
 
 
 @dataclass(frozen=True)
@@ -24,22 +52,25 @@ class Recorded:
     replies: list[str]
     rewards: list[float]
     info: dict[str, float]
-    ended: bool
-    """False if it was left after MOST_TURNS"""
 
 
 def record(words: str, number: int, split: str = TRAIN) -> list[Recorded]:
-    """So many episodes of a split, with replies that are drawn from the listed actions, or from SAYINGS."""
-    found, chance = [], np.random.default_rng(0)
-    with Session(load_environment(words)) as session:
-        for index in range(number):
-            seen = session.reset(*session.named.episode(split, index))
-            texts, replies, rewards = [seen.text], list[str](), list[float]()
-            while not seen.ended and len(replies) < MOST_TURNS:
-                assert seen.observation is not None
-                replies.append(str(chance.choice(seen.observation.actions or SAYINGS)))
-                seen = session.reply(replies[-1])
-                rewards.append(seen.reward)
-                texts.append(seen.text)
-            found.append(Recorded(index, texts, replies, rewards, dict(seen.info), seen.ended))
+    """So many episodes of a split."""
+    named = load_environment(words)
+    chosen = [named.episode(split, index) for index in range(number)]
+    found = []
+    for index, steps in enumerate(play(named, [task for task, _ in chosen], [seed for _, seed in chosen])):
+        said = steps[1:]
+        texts = [seen.text for _, seen in steps]
+        rewards = [seen.reward for _, seen in said]
+        found.append(Recorded(index, texts, [reply for reply, _ in said], rewards, dict(said[-1][1].info)))
     return found
+
+
+def as_sent(seen: Seen, is_first: bool) -> dict[str, Any]:
+    """What an OpenEnv server of ours sends for it."""
+    chat = messages(seen.observation.conversation) if seen.observation else []
+    actions = list(seen.observation.actions) if seen.observation else []
+    info = dict(seen.info) | ({"truncated": float(not seen.terminated)} if seen.ended else {})
+    fields = {"text": seen.text, "messages": chat, "actions": actions, "metadata": info}
+    return {"observation": fields, "reward": None if is_first else seen.reward, "done": seen.ended}

@@ -16,7 +16,6 @@ import click
 
 from lmgym.config import ColumnConfig
 from lmgym.console import say
-from lmgym.environments.named import is_own
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.origin import names_code_or_address, origin_of, refuse
 from lmgym.runs.files import read_json
@@ -103,6 +102,8 @@ def _recorded(path: Path) -> tuple[list[str], Path]:
 
 def _allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """(flags that are taken, with their values; names of those that are left out and are no settings of training)."""
+    from lmgym.environments.named import is_own  # which other commands do not need
+
     kept, dropped = list[str](), list[str]()
     for flag in _flags(words):
         name = flag[0].partition("=")[0].lstrip("-").replace("-", "_")

@@ -166,7 +166,7 @@ def test_a_server_that_stays_away_ends_the_run_at_its_last_checkpoint(go: Go, el
 
 
 def test_an_error_of_ones_own_engine_is_not_retried(go: Go, monkeypatch) -> None:
-    def fail(*given):
+    def fail(*given, **settings):
         raise ServerError("the served judge is gone")
 
     monkeypatch.setattr("ppo.rollouts.run_episodes", fail)

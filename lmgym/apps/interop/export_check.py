@@ -11,7 +11,6 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-FOLDER, MODULE = sys.argv[1:3]
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/var/lib")
 HERE = {"127.0.0.1", "::1", "localhost", "0.0.0.0"}
 opened: list[str] = []
@@ -35,24 +34,25 @@ def say(found: dict[str, Any]) -> None:
     os.write(1, f"\n{json.dumps(found)}\n".encode())
 
 
-def roots() -> list[str]:
+def roots(folder: str) -> list[str]:
     """Folders that an installation has, here or elsewhere."""
     import lmgym
 
-    own = [FOLDER, os.getcwd(), str(Path(lmgym.__file__).resolve().parents[1]), *SYSTEM]
+    own = [folder, os.getcwd(), str(Path(lmgym.__file__).resolve().parents[1]), *SYSTEM]
     installed = [*sysconfig.get_paths().values(), *site.getsitepackages(), sys.prefix, sys.base_prefix]
     return [os.path.realpath(path) + os.sep for path in [*own, *installed] if path]
 
 
 def main() -> None:
     """Listen, begin and print."""
-    sys.path.insert(0, FOLDER)
+    folder, module = sys.argv[1:3]
+    sys.path.insert(0, folder)
     sys.dont_write_bytecode = True
     sys.addaudithook(listen)
     try:
         import importlib
 
-        trl = importlib.import_module(f"{MODULE}.trl")
+        trl = importlib.import_module(f"{module}.trl")
         opened.clear()  # what imports read: modules, and what libraries look for when they start
         others.clear()
         from lmgym.apps.interop.to_trl import rows
@@ -65,7 +65,7 @@ def main() -> None:
     except BaseException as error:
         say({"error": f"{type(error).__name__}: {error}"})
         return
-    known = tuple(roots())
+    known = tuple(roots(folder))
     files = {path for path in map(os.path.realpath, opened) if os.path.isfile(path) and not path.startswith(known)}
     say({"needs": [*sorted(files), *dict.fromkeys(others)]})
 

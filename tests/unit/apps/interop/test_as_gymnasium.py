@@ -156,8 +156,8 @@ def test_a_seed_is_the_number_of_an_episode_of_its_split() -> None:
         env.reset(**given)
         return env.task["word"], env.session.episode.seed
 
-    assert [begun(seed=seed) for seed in range(4)] == [("über", 0), ("naïve\n", 0), ("über", 2), ("naïve\n", 2)]
-    assert begun(seed=3, options={"split": "validation"}) == ("held out", 7)
+    assert [begun(seed=seed) for seed in range(4)] == [("über", 0), ("naïve\n", 0), ("über", 1), ("naïve\n", 1)]
+    assert begun(seed=3, options={"split": "validation"}) == ("held out", 3)
     assert begun(seed=3, options={"task": {"word": "x"}}) == ("x", 3)
     env.reset(seed=3)
     drawn = [begun() for _ in range(20)]

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from interop import EXPORTED, as_sent
+from interop import play as play_sessions
 from launching import ROOT
 from openenv_package import FOLDER, needs_openenv, run_there, server_there
-from session_records import FIVE, as_sent, record
 
 from lmgym.environments.engine import play
 from lmgym.environments.named import NamedEnvironment, load_environment
@@ -20,12 +21,12 @@ EPISODES = 100
 SERVE = ("-m", "lmgym", "serve", "env")
 
 
-@pytest.mark.parametrize("words", FIVE)
+@pytest.mark.parametrize("words", EXPORTED)
 def test_the_packages_own_client_plays_our_episodes(words: str):
     named = load_environment(words)
     tasks = named.splits["train"]
     given = [(i % len(tasks), 1000 + i) for i in range(EPISODES)]
-    recorded = record(named, [tasks[i] for i, _ in given], [seed for _, seed in given])
+    recorded = play_sessions(named, [tasks[i] for i, _ in given], [seed for _, seed in given])
     plan = [
         {"reset": {"seed": seed, "split": "train", "index": index}, "replies": [reply for reply, _ in episode[1:]]}
         for (index, seed), episode in zip(given, recorded, strict=True)

@@ -1,9 +1,10 @@
 """Our environments as an OpenEnv server, without the package: episodes, tasks and the way back."""
 
 import pytest
+from interop import EXPORTED, as_sent
+from interop import play as play_sessions
 from openenv_names import App, pretend
 from openenv_stub import Stub
-from session_records import FIVE, as_sent, record
 
 from lmgym.apps.interop.to_openenv import choose, make_app
 from lmgym.environments.engine import play
@@ -24,14 +25,14 @@ def app_of(words: str, split="train", sessions: int = 4) -> App:
     return make_app(load_environment(words), split, sessions)
 
 
-@pytest.mark.parametrize("words", FIVE)
+@pytest.mark.parametrize("words", EXPORTED)
 def test_episodes_are_those_of_a_session(words: str):
     named = load_environment(words)
     tasks = named.splits["train"]
     given = [(i % len(tasks), 1000 + i) for i in range(EPISODES)]
     wire = app_of(words).plain()
     for (index, seed), episode in zip(
-        given, record(named, [tasks[i] for i, _ in given], [seed for _, seed in given]), strict=True
+        given, play_sessions(named, [tasks[i] for i, _ in given], [seed for _, seed in given]), strict=True
     ):
         found = wire.reset(seed=seed, index=index)
         for number, (reply, seen) in enumerate(episode):

@@ -43,9 +43,7 @@ def test_a_hundred_episodes_are_equal_turn_by_turn(words: str, last_is_text: boo
     made = rows(environment, EPISODES)
     one = environment()
     for row, episode in zip(made, recorded, strict=True):
-        if episode.ended or last_is_text:
-            assert as_trl_plays(one, row, episode, last_is_text) == pytest.approx(sum(episode.rewards))
-    assert sum(episode.ended for episode in recorded) > EPISODES / 10
+        assert as_trl_plays(one, row, episode, last_is_text) == pytest.approx(sum(episode.rewards))
     assert len({sum(episode.rewards) for episode in recorded}) > 1
 
 
