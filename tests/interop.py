@@ -68,7 +68,7 @@ def record(words: str, number: int, split: str = TRAIN) -> list[Recorded]:
 
 
 def as_sent(seen: Seen, is_first: bool) -> dict[str, Any]:
-    """What an OpenEnv server of ours sends for it."""
+    """The message of an OpenEnv server of ours for it."""
     chat = messages(seen.observation.conversation) if seen.observation else []
     actions = list(seen.observation.actions) if seen.observation else []
     info = dict(seen.info) | ({"truncated": float(not seen.terminated)} if seen.ended else {})

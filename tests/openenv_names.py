@@ -36,7 +36,7 @@ class Environment(Generic[A, Seen, S]):
 
 
 class App:
-    """What `create_fastapi_app` is called with."""
+    """The arguments of `create_fastapi_app`."""
 
     def __init__(self, environment: Any, action: Any, observation: Any, sessions: int, env_name: str) -> None:
         self.environment, self.action, self.observation = environment, action, observation

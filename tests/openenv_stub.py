@@ -39,7 +39,7 @@ class Guess:
 
 
 def answer(fields: Mapping[str, Any], reward: Any = None, done: bool = False, metadata: Any = None) -> dict[str, Any]:
-    """What a server gives for an observation."""
+    """An observation as a server gives it."""
     told = {"observation": {**fields, "metadata": metadata or {}}, "reward": reward, "done": done}
     return told | ({"metadata": metadata} if metadata else {})
 

@@ -107,7 +107,7 @@ def _allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
     kept, dropped = list[str](), list[str]()
     for flag in _flags(words):
         name = flag[0].partition("=")[0].lstrip("-").replace("-", "_")
-        own = name == "environment" and is_own(flag[-1].partition("=")[2] if len(flag) == 1 else flag[-1])
+        own = name == "environment" and is_own(flag[-1].removeprefix("--environment="))
         if own or (name in ALLOWED and not any(map(names_code_or_address, flag))):
             kept += flag
         elif name not in OF_TRAINING:

@@ -76,9 +76,9 @@ class NamedEnvironment:
         return hash_of(VALIDATION, number) if is_shared and split == VALIDATION else number
 
     def episode(self, split: str, index: int) -> tuple[Task, int]:
-        """(task, seed) of an episode in a split, the same for whoever plays it. Raises InputError for another split.
+        """(task, seed) of an episode in a split, the same for every library that plays it.
 
-        Where tasks end they begin again, with the next seed.
+        Where tasks end they begin again, with the next seed. Raises InputError for another split.
         """
         if index < 0:
             raise InputError(f"index={index}; needed: 0 or more")
@@ -108,8 +108,11 @@ class Scheme:
 
 def schemes() -> dict[str, Scheme]:
     """All schemes by name, in alphabetical order."""
-    found = {point.name: point for point in metadata.entry_points(group=ENVIRONMENTS)}
-    return {name: found[name].load() for name in sorted(found)}
+    return {name: point.load() for name, point in _points().items()}
+
+
+def _points() -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in sorted(metadata.entry_points(group=ENVIRONMENTS), key=lambda one: one.name)}
 
 
 def load_environment(words: str, tokenizer: Any = None) -> NamedEnvironment:
@@ -122,11 +125,11 @@ def load_environment(words: str, tokenizer: Any = None) -> NamedEnvironment:
     if match := CLASS_OF_FILE.fullmatch(name):
         return _of_file(words, match["file"], match["name"], settings)
     scheme, colon, rest = name.partition(":")
-    points = {point.name: point for point in metadata.entry_points(group=ENVIRONMENTS)}
+    points = _points()
     if not colon or scheme not in points:
         raise InputError(
             f"--environment {shown(words)} is no environment; {did_you_mean(scheme, points)}needed: FILE.py:CLASS, or "
-            f"one of {listed(sorted(points))} and a colon, as `lmgym env list` shows"
+            f"one of {listed(points)} and a colon, as `lmgym env list` shows"
         )
     found: Scheme = points[scheme].load()
     return call_user_code(words, lambda: found.load(rest, settings, tokenizer))
@@ -134,8 +137,8 @@ def load_environment(words: str, tokenizer: Any = None) -> NamedEnvironment:
 
 def is_own(words: str) -> bool:
     """True for an environment of a scheme whose names are neither code nor an address."""
-    points = metadata.entry_points(group=ENVIRONMENTS, name=words.partition(":")[0])
-    return any(point.load().is_own for point in points)
+    point = _points().get(words.partition(":")[0])
+    return point is not None and point.load().is_own
 
 
 def read_settings(words: str, query: str) -> dict[str, Any]:

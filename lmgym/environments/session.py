@@ -22,7 +22,7 @@ from lmgym.text import Conversation, Turn, to_transcript
 
 @dataclass(frozen=True)
 class Seen:
-    """What the agent sees after `reset` or after a reply."""
+    """The agent's view after `reset` or after a reply."""
 
     observation: Observation | None
     """None: the episode has ended"""
@@ -40,17 +40,63 @@ class Seen:
         return self.terminated or self.truncated
 
 
-@dataclass
-class _Voice:
-    """The player of the agent: says what it was given."""
+@final
+class Driver:
+    """An environment, an episode after the other, whose trained agents say what they are given. For one thread."""
 
-    text: str = ""
+    def __init__(self, named: NamedEnvironment) -> None:
+        self.named = named
+        self.texts: dict[str, str] = {}
+        """by trained agent, what it says next"""
+        self._stack = ExitStack()
+        players = {agent: GeneratorPlayer(actor) for agent, actor in named.players.items()}
+        self._table = Table([players], self, SEEDS, (InputError, RunStopped))
+        self._stack.enter_context(self._table.threads())
+        self.episode = RunningEpisode(0, 0, named.environment())
+        if close := getattr(self.episode.environment, "close", None):
+            self._stack.callback(close)
+
+    @property
+    def asked(self) -> list[str]:
+        """The trained agents that act next."""
+        return [agent for agent in self.episode.observations if agent not in self.named.players]
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Begin an episode. Raises EpisodeFailed if its environment fails, or has no room for it."""
+        self.episode = RunningEpisode(0, seed, self.episode.environment)
+        if self._table.begin([self.episode], [task], ()):
+            raise EpisodeFailed(f"{self.named.name} has no room for an episode")
+        self._refuse_failure()
+
+    def step(self) -> None:
+        """Give the environment what all agents say that it has asked. Raises EpisodeFailed if it fails."""
+        self._table.step([self.episode])
+        add_rewards([self.episode], self._table.players, self.named.reward_function, grouped=False)
+        self._refuse_failure()
+
+    def earned(self, agent: str, first: int = 0) -> float:
+        """The sum of an agent's rewards from a step of its own on. Raises EpisodeFailed if one of them has failed."""
+        steps = self.episode.steps.get(agent, [])[first:]
+        rewards = [sum(step.reward) if isinstance(step.reward, tuple) else step.reward for step in steps]
+        if None in rewards:
+            raise EpisodeFailed("; ".join(step.error for step in steps if step.error))
+        return float(sum(rewards))  # type: ignore[arg-type]
 
     def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
-        said = Completion(self.text, "eos")
-        return [
-            [Action(self.text, said, FittedPrompt([], to_transcript(one.observation.conversation)))] for one in requests
-        ]
+        """Say what `texts` has for each agent, whose player this is."""
+        return [[self._said(request)] for request in requests]
+
+    def close(self) -> None:
+        """End the threads, and the environment, if it can be closed."""
+        self._stack.close()
+
+    def _said(self, request: ActionRequest) -> Action:
+        text, prompt = self.texts[request.agent], to_transcript(request.observation.conversation)
+        return Action(text, Completion(text, "eos"), FittedPrompt([], prompt))
+
+    def _refuse_failure(self) -> None:
+        if self.episode.error:
+            raise EpisodeFailed(self.episode.error)
 
 
 @final
@@ -65,20 +111,22 @@ class Session:
             raise InputError(
                 f"{named.name} trains {named.trained_agents} agents at once; needed here: one, others with players"
             )
-        self.named, self._voice, self._stack = named, _Voice(), ExitStack()
-        players = {agent: GeneratorPlayer(actor) for agent, actor in named.players.items()}
-        self._table = Table([players], self._voice, SEEDS, (InputError, RunStopped))
-        self._stack.enter_context(self._table.threads())
-        self.episode = RunningEpisode(0, 0, named.environment())
+        self.named, self._driver = named, Driver(named)
         self._known: Conversation | None = None
+        self._reply = ""
+        """to what is known"""
         self.agent = ""
         """the agent's name, once it is known"""
 
+    @property
+    def episode(self) -> RunningEpisode:
+        """The one that is played."""
+        return self._driver.episode
+
     def reset(self, task: Task, seed: int) -> Seen:
         """Begin an episode. Raises EpisodeFailed if its environment fails, and if it ends before the agent acts."""
-        self.episode, self.agent, self._known = RunningEpisode(0, seed, self.episode.environment), "", None
-        if self._table.begin([self.episode], [task], ()):
-            raise EpisodeFailed(f"{self.named.name} has no room for an episode")
+        self.agent, self._known = "", None
+        self._driver.begin(task, seed)
         seen = self._until_asked()
         if seen.ended:
             raise EpisodeFailed(f"{self.episode} ended before the agent acted")
@@ -87,21 +135,15 @@ class Session:
     def reply(self, text: str) -> Seen:
         """Say something. Raises EpisodeFailed if the environment fails."""
         assert self.agent in self.episode.observations, "an episode that goes on"
-        self._voice.text = text
+        self._reply = self._driver.texts[self.agent] = text
         before = len(self.episode.steps.get(self.agent, ()))
-        self._step()
+        self._driver.step()
         seen = self._until_asked()
-        rewards = [step.reward for step in self.episode.steps[self.agent][before:]]
-        earned = [sum(reward) if isinstance(reward, tuple) else reward for reward in rewards]
-        if None in earned:
-            raise EpisodeFailed("; ".join(step.error for step in self.episode.steps[self.agent] if step.error))
-        return replace(seen, reward=float(sum(earned)))  # type: ignore[arg-type]
+        return replace(seen, reward=self._driver.earned(self.agent, before))
 
     def close(self) -> None:
         """End the threads of the session, and the environment, if it can be closed."""
-        self._stack.close()
-        if close := getattr(self.episode.environment, "close", None):
-            close()
+        self._driver.close()
 
     def __enter__(self) -> "Session":
         return self
@@ -109,26 +151,20 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _step(self) -> None:
-        self._table.step([self.episode])
-        add_rewards([self.episode], self._table.players, self.named.reward_function, grouped=False)
-
     def _until_asked(self) -> Seen:
         """Let the others play until the agent is asked, or the episode ends."""
         while not self.episode.ended:
-            asked = [agent for agent in self.episode.observations if agent not in self.named.players]
+            asked = self._driver.asked
             if len(asked) > 1 or (asked and self.agent not in ("", asked[0])):
                 found = " and ".join(sorted({*asked, self.agent} - {""}))
                 raise InputError(f"{self.named.name} asks {found}; needed here: one agent, others with players")
             if asked:
                 self.agent = asked[0]
                 break
-            self._step()
-        if self.episode.error:
-            raise EpisodeFailed(self.episode.error)
+            self._driver.step()
         result = self.episode.result
         observation = None if self.episode.ended else self.episode.observations[self.agent]
-        text = new_text(observation, self._known, self._voice.text) if observation else ""
+        text = new_text(observation, self._known, self._reply) if observation else ""
         self._known = observation.conversation if observation else None
         return Seen(observation, text, 0.0, result.terminated, result.truncated, result.info)
 

@@ -24,6 +24,7 @@ from lmgym.config import Range
 from lmgym.console import say
 from lmgym.errors import InputError, one_line, shown_path
 from lmgym.models.sources import resolve_source
+from lmgym.runs import paths
 
 VARIABLE, UNFINISHED = "LMGYM_VLLM", "lmgym-setup-unfinished"
 """the variable that names the environment's folder, and the file in a folder whose setup has not ended"""
@@ -61,9 +62,7 @@ class Installed(NamedTuple):
 
 def environment_folder() -> Path:
     """$LMGYM_VLLM, or the folder that `lmgym engine setup` makes; it need not exist."""
-    if given := os.environ.get(VARIABLE, "").strip():
-        return Path(given).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "lmgym/vllm"
+    return paths.environment_folder(VARIABLE, "vllm")
 
 
 def find_vllm(folder: Path | None = None) -> Installed:

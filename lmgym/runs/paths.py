@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from lmgym.console import print_as_given
@@ -63,6 +64,13 @@ def absolute_items(setting: str, value: object) -> object:
         file, py, rest = value.partition(".py:")
         return f"{absolute(f'{file}.py')}:{rest}" if py else value
     return ",".join(_absolute_item(setting, item) for item in value.split(","))
+
+
+def environment_folder(variable: str, name: str) -> Path:
+    """The folder of a library's own environment: that of the variable, or NAME in lmgym's cache; it need not exist."""
+    if given := os.environ.get(variable, "").strip():
+        return Path(given).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "lmgym" / name
 
 
 def absolute(path: str) -> str:

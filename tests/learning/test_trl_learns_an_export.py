@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def trained(words: str, steps: int, folder: Path) -> dict[str, Any]:
-    """What tests/trl_export.py found."""
+    """The result of tests/trl_export.py."""
     python = Path(os.environ.get("LMGYM_TRL", ROOT / ".venv-bench")) / "bin/python"
     if not python.is_file():
         pytest.skip("needs TRL in an environment of its own: LMGYM_TRL=FOLDER, or .venv-bench (benchmarks/README.md)")

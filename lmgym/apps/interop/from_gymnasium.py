@@ -72,7 +72,7 @@ def read_illegal(words: str, own: Settings) -> Illegal:
 
 
 def about_illegal(reward: float, in_a_row: int) -> str:
-    """What replies that are no actions do, in words."""
+    """The effect of replies that are no actions, in words."""
     return f"a reply that is no action earns {reward:g}, and {in_a_row:,} in a row end the episode"
 
 

@@ -51,12 +51,12 @@ class Source:
 
     @property
     def needed(self) -> str:
-        """What an action is, in words."""
+        """An action in words."""
         return f"a call of {listed(self.known)}" if self.tools else self.actions.needed
 
     @property
     def persona(self) -> str:
-        """What the policy is told of actions, unless any text is one."""
+        """The sentence on actions that the policy reads; empty if any text is one."""
         return "" if self.tools or self.actions.is_text else f"Answer with {self.actions.needed}"
 
     def read(self, reply: str) -> dict[str, Any] | None:
@@ -205,7 +205,7 @@ class OpenEnvEpisode:
         raise AssertionError("the last try raises")
 
     def _refuse(self, error: Refused, kind: str) -> None:
-        """What an error of the server means; returns if it is worth another try."""
+        """Raises what an error of the server means; returns if it is worth another try."""
         if error.code == INVALID and kind == "step":
             raise error
         self.close()
@@ -232,7 +232,7 @@ class OpenEnvEpisode:
 
 
 def _compared(answer: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What is equal when an episode is played again: all but the metadata, which may hold ids and times."""
+    """The part that is equal when an episode is played again: all but the metadata, which may hold ids and times."""
     fields = {name: value for name, value in (answer.get("observation") or {}).items() if name != "metadata"}
     return fields, answer.get("reward"), answer.get("done")
 
@@ -335,7 +335,7 @@ def _tasks(server: Server, arguments: Mapping[str, Any]) -> tuple[Sequence[Task]
 
 
 def _tried(source: Source, tasks: Sequence[Task]) -> list[str]:
-    """What is to be said of the beginnings of three episodes. Raises InputError if none begins."""
+    """Notes on the beginnings of three episodes. Raises InputError if one does not begin."""
     first, same, other = (
         _beginning(source, task, seed) for task, seed in ((tasks[0], 0), (tasks[0], 0), (tasks[-1], 1))
     )

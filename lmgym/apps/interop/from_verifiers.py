@@ -7,7 +7,6 @@ verifiers needs other versions of our packages, so that it runs in an environmen
 import atexit
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from lmgym.environments.protocol import EpisodeFailed, Observation, StepResult, 
 from lmgym.environments.worker_process import WorkerProcess
 from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.messages import from_messages
+from lmgym.runs import paths
 from lmgym.shell import command
 
 WORKER = Path(__file__).with_name("verifiers_worker.py")
@@ -31,9 +31,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./@-]*")
 
 def environment_folder() -> Path:
     """$LMGYM_VERIFIERS, or the folder that `lmgym env setup verifiers` makes; it need not exist."""
-    if given := os.environ.get(VARIABLE, "").strip():
-        return Path(given).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "lmgym/verifiers"
+    return paths.environment_folder(VARIABLE, "verifiers")
 
 
 def missing() -> str:

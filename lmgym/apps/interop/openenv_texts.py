@@ -1,4 +1,4 @@
-"""What an OpenEnv server shows as text, and replies as actions of its schema: by rules, for any server.
+"""Observations of an OpenEnv server as text, and replies as actions of its schema: by rules, for any server.
 
 Observations: fields that are null or empty, `done`, `reward` and `metadata` are left out (metadata is shown where
 nothing else is left). A single text is the text, and JSON of the fields all else; either comes behind the conversation
@@ -159,7 +159,7 @@ class Actions:
 
     @property
     def needed(self) -> str:
-        """What an action is, in words."""
+        """An action in words."""
         if self.only:
             return _described(self.fields[self.only])
         parts = [

@@ -27,7 +27,7 @@ PARTS = (spaces.Dict, spaces.Tuple)
 
 
 def unreadable(space: Any, acts: bool = False) -> str:
-    """What of a space cannot be text, such as "an image of 96 x 96 x 3"; empty if all of it can.
+    """The part of a space that cannot be text, such as "an image of 96 x 96 x 3"; empty if all of it can.
 
     `acts`: whether its values are to be read, not only shown.
     """

@@ -66,7 +66,7 @@ def text_of(observation: Observation | None) -> str:
 
 
 def info_of(observation: Observation | None, figures: Mapping[str, float]) -> dict[str, Any]:
-    """What goes with an observation: the `messages` of its prompt, its listed `actions`, and the episode's figures."""
+    """The `info` of an observation: the `messages` of its prompt, its listed `actions`, and the episode's figures."""
     info: dict[str, Any] = dict(figures)
     if observation is not None:
         info |= {"messages": messages(observation.conversation), "actions": list(observation.actions)}

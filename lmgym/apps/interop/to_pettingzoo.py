@@ -4,8 +4,6 @@ PettingZoo is an extra: `pip install 'lmgym[pettingzoo]'`.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 from weakref import finalize
 
@@ -13,14 +11,10 @@ import numpy as np
 
 from lmgym.apps.games.replies import import_extra
 from lmgym.apps.interop.texts import AnyText, Ours, gymnasium, info_of, ours, task_and_seed, text_of
-from lmgym.environments.engine import SEEDS, Table, add_rewards
 from lmgym.environments.episodes import RunningEpisode
-from lmgym.environments.players import ActionRequest, GeneratorPlayer
-from lmgym.environments.protocol import Action, EpisodeFailed, Task
-from lmgym.errors import InputError, RunStopped, listed
-from lmgym.generation.prompt_fitting import FittedPrompt
-from lmgym.generation.protocol import Completion
-from lmgym.text import to_transcript
+from lmgym.environments.protocol import EpisodeFailed, Task
+from lmgym.environments.session import Driver
+from lmgym.errors import InputError, listed
 
 pettingzoo = import_extra("pettingzoo", "pettingzoo")
 TEXT = "text"
@@ -33,20 +27,6 @@ def as_pettingzoo(environment: Ours, agents: Sequence[str] = ()) -> "TextAEC":
     task. Raises InputError for an unknown name, and where that episode has fewer agents than the environment trains.
     """
     return TextAEC(environment, agents)
-
-
-@dataclass
-class _Voices:
-    """The player of all trained agents: says what it was given for each."""
-
-    texts: dict[str, str] = field(default_factory=dict)
-
-    def act(self, requests: Sequence[ActionRequest], n: int = 1) -> list[list[Action]]:
-        return [[self._say(request)] for request in requests]
-
-    def _say(self, request: ActionRequest) -> Action:
-        text, prompt = self.texts[request.agent], to_transcript(request.observation.conversation)
-        return Action(text, Completion(text, "eos"), FittedPrompt([], prompt))
 
 
 class TextAEC(pettingzoo.AECEnv):  # type: ignore[name-defined]
@@ -63,22 +43,21 @@ class TextAEC(pettingzoo.AECEnv):  # type: ignore[name-defined]
         self.named = ours(environment)
         self.metadata = {"name": self.named.name, "render_modes": [], "is_parallelizable": False}
         self.render_mode = None
-        self._voices, self._rng, stack = _Voices(), np.random.default_rng(), ExitStack()
-        players = {agent: GeneratorPlayer(actor) for agent, actor in self.named.players.items()}
-        self._table = Table([players], self._voices, SEEDS, (InputError, RunStopped))
-        stack.enter_context(self._table.threads())
-        self._close = finalize(self, stack.close)  # also where nobody calls `close`
+        self._driver, self._rng = Driver(self.named), np.random.default_rng()
+        self._close = finalize(self, self._driver.close)  # also where nobody calls `close`
         self.task: Task = {}
         """of the episode"""
-        self.episode = RunningEpisode(0, 0, self.named.environment())
-        if close := getattr(self.episode.environment, "close", None):
-            stack.callback(close)
         self.possible_agents = list(agents) or self._find_agents()
         self.agents: list[str] = []
         self.agent_selection = ""
         self._spaces = {a: (gymnasium.spaces.Dict({TEXT: AnyText()}), AnyText()) for a in self.possible_agents}
         self._seen: dict[str, str] = {}
         self._totals: dict[str, float] = {}
+
+    @property
+    def episode(self) -> RunningEpisode:
+        """The one that is played."""
+        return self._driver.episode
 
     def observation_space(self, agent: str) -> Any:
         """A dict with a text."""
@@ -107,7 +86,7 @@ class TextAEC(pettingzoo.AECEnv):  # type: ignore[name-defined]
         self._look()
 
     def observe(self, agent: str) -> dict[str, str]:
-        """What the agent was last shown; empty before it is asked."""
+        """The text that the agent was last shown; empty before it is asked."""
         return {TEXT: self._seen[agent]}
 
     def step(self, action: str | None) -> None:
@@ -117,7 +96,7 @@ class TextAEC(pettingzoo.AECEnv):  # type: ignore[name-defined]
             self._was_dead_step(action)
             return
         assert isinstance(action, str), "a text"
-        self._voices.texts[agent] = action
+        self._driver.texts[agent] = action
         self._cumulative_rewards[agent] = 0.0
         self._clear_rewards()
         self._waiting.remove(agent)
@@ -134,42 +113,25 @@ class TextAEC(pettingzoo.AECEnv):  # type: ignore[name-defined]
         self._close()
 
     def _begin(self, task: Task, seed: int) -> None:
-        self.episode = RunningEpisode(0, seed, self.episode.environment)
-        self._table.begin([self.episode], [task], ())
-        if not (self.episode.ended or self._asked()):
+        self._driver.begin(task, seed)
+        if not (self.episode.ended or self._driver.asked):
             self._go_on()
-        self._refuse_failure()
-
-    def _asked(self) -> list[str]:
-        """The trained agents that act next."""
-        return [agent for agent in self.episode.observations if agent not in self.named.players]
 
     def _go_on(self) -> None:
         """Give what was said to the environment, and let the others play until a trained agent is asked."""
-        while True:
-            self._table.step([self.episode])
-            add_rewards([self.episode], self._table.players, self.named.reward_function, grouped=False)
-            self._refuse_failure()
-            if self.episode.ended or self._asked():
-                return
-
-    def _refuse_failure(self) -> None:
-        if self.episode.error:
-            raise EpisodeFailed(self.episode.error)
+        self._driver.step()
+        while not (self.episode.ended or self._driver.asked):
+            self._driver.step()
 
     def _earned(self, agent: str) -> float:
-        """What an agent earned since this was asked last."""
-        steps = self.episode.steps.get(agent, ())
-        earned = [sum(s.reward) if isinstance(s.reward, tuple) else s.reward for s in steps]
-        if None in earned:
-            raise EpisodeFailed("; ".join(step.error for step in steps if step.error))
-        before, self._totals[agent] = self._totals[agent], float(sum(earned))  # type: ignore[arg-type]
+        """The rewards of an agent since they were asked for last."""
+        before, self._totals[agent] = self._totals[agent], self._driver.earned(agent)
         return self._totals[agent] - before
 
     def _look(self) -> None:
         """Take what the agents are shown, and select the first of them, or end."""
         result = self.episode.result
-        self._waiting = self._asked()
+        self._waiting = self._driver.asked
         if unknown := [agent for agent in self._waiting if agent not in self.possible_agents]:
             raise InputError(f"{self.named.name} asks {listed(unknown)}; needed: agents= with all trained agents")
         for agent in self._waiting:
@@ -188,7 +150,7 @@ class TextAEC(pettingzoo.AECEnv):  # type: ignore[name-defined]
         found: dict[str, None] = {}
         self._begin(self.named.tasks[0], 0)
         while True:
-            asked = self._asked()
+            asked = self._driver.asked
             found |= dict.fromkeys(asked)
             if len(found) >= self.named.trained_agents:
                 return list(found)
@@ -197,5 +159,5 @@ class TextAEC(pettingzoo.AECEnv):  # type: ignore[name-defined]
                     f"{self.named.name} trains {self.named.trained_agents} agents, and an episode asked "
                     f"{listed(found)}; needed: agents= with their names"
                 )
-            self._voices.texts = {agent: next(iter(self.episode.observations[agent].actions), "") for agent in asked}
+            self._driver.texts = {agent: next(iter(self.episode.observations[agent].actions), "") for agent in asked}
             self._go_on()

@@ -98,7 +98,7 @@ class Worker:
         self.lines.flush()
 
     def described(self) -> dict[str, Any]:
-        """What the other end knows of the environment."""
+        """The facts on the environment that the other end reads."""
         taskset = self.environment.taskset
         tools = [*taskset.toolsets(taskset.config), *type(taskset).task_type().toolsets(taskset.config.task)]
         found = {"version": verifiers.__version__, "tasks": len(self.tasks), "agents": self.agents}
