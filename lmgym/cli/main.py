@@ -12,6 +12,7 @@ from lmgym.apps.debate.commands import debate
 from lmgym.apps.games.commands import games
 from lmgym.apps.games.dialogue.commands import dialogue
 from lmgym.apps.interop.commands import env
+from lmgym.apps.lab.commands import lab
 from lmgym.apps.migration.from_library import from_library
 from lmgym.apps.playpen.commands import playpen
 from lmgym.apps.serve.commands import serve
@@ -62,7 +63,7 @@ SECTIONS = {
         "push",
     ),
     "Environments": ("env", "games", "dialogue", "playpen"),
-    "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy"),
+    "Simulated users": ("world", "world-model", "world-policy", "baselines", "ab", "deploy", "lab"),
     "Set up": ("get", "engine", "doctor", "completion", "from"),
 }
 PURPOSES = {
@@ -199,6 +200,7 @@ for _command in (
     evaluate,
     from_library,
     env,
+    lab,
     games,
     judge,
     merge,

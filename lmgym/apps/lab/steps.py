@@ -1,0 +1,164 @@
+"""The steps of a plan: commands that a user would type, in the lab's folder, each with the steps that it needs.
+
+world_7/tables, untrained, policy, trunk    a world, its policy by SFT, a model for its scorers to begin at
+world_7/proxies/NAME                        scorers, with their pairs in NAME.parquet
+world_7/pool                                replies to choose among, with every proxy's scores
+world_7/runs/NAME                           ordinary run folders
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmgym.apps.lab.labels import HELD_OUT, file_of, write_pairs
+from lmgym.apps.lab.plan import Plan, Proxy, Run
+from lmgym.errors import COLLAPSED
+
+FINISHED = ("finished", "collapsed")
+"""outcomes of runs that have come to their end; a policy that collapses is a result here"""
+SMALL = ("--max_length", 128, "--precision", "fp32", "--tracking", "none", "--save_updates", -1)
+TRUNK_STEPS = 500
+MEMBER_SEEDS = 1000
+"""distance of the members' seeds from the proxy's, so that members of two proxies differ"""
+
+
+@dataclass(frozen=True)
+class LabStep:
+    """A command run in the lab's folder, what exists once it has succeeded, and the steps that it needs."""
+
+    name: str
+    words: tuple[str, ...]
+    done: str
+    needs: tuple[str, ...] = ()
+    prepare: Callable[[Path], None] = lambda folder: None
+    """what is done before it, given the lab's folder"""
+    succeeds: tuple[int, ...] = (0,)
+    """its exit codes that are a success"""
+
+
+def plan_steps(plan: Plan) -> list[LabStep]:
+    """All steps, each behind those that it needs."""
+    return [step for world in plan.worlds for step in _world_steps(plan, world)]
+
+
+def folder_of(world: int) -> str:
+    """Of a world, in the lab's."""
+    return f"world_{world}"
+
+
+def scorer_path(plan: Plan, world: int, name: str) -> str:
+    """A proxy as `--scorers` names it, from the lab's folder."""
+    proxy = plan.proxies[name]
+    if proxy.spec:
+        return proxy.spec
+    return f"{folder_of(world)}/proxies/{name}" + ("/model" if proxy.members == 1 else "")
+
+
+def _world_steps(plan: Plan, world: int) -> Iterator[LabStep]:
+    here = folder_of(world)
+    tables, policy = f"{here}/tables", f"{here}/policy/model"
+    made = f"world {world}"
+    yield _step(made, f"{tables}/world.json", (), "world", "--rows", plan.rows, "--seed", world, "--output", tables)
+    untrained = f"{here}/untrained"
+    yield _step(
+        f"{made}: untrained policy", f"{untrained}/config.json", (made,),
+        *("world-policy", "--world", tables, "--output", untrained, "--seed", world),
+    )  # fmt: skip
+    yield _step(
+        f"{made}: policy", f"{here}/policy/run.json", (f"{made}: untrained policy",),
+        *("train", "sft", "chat", "--model", untrained, "--dataset", f"{tables}/sft.parquet", *SMALL),
+        *("--adam_beta2", 0.99, "--eval_size", 200, "--global_batch", 16, "--micro_batch", 16),
+        *("--learning_rate", "3e-3", "--weight_decay", 0.1, "--epochs", 3, "--sample_prompts", 4),
+        *("--split_by", "prompt", "--seed", world, *_flags(plan.policy), "--output", f"{here}/policy"),
+    )  # fmt: skip
+    names = plan.proxies_of(world)
+    if any(not plan.proxies[name].spec for name in names):
+        yield _step(
+            f"{made}: model for the scorers", f"{here}/trunk/config.json", (made,),
+            *("world-model", "--world", tables, "--steps", TRUNK_STEPS, "--output", f"{here}/trunk"),
+        )  # fmt: skip
+    for name in names:
+        yield from _proxy_steps(plan.proxies[name], name, world)
+    runs = [run for run in plan.runs if run.world == world]
+    if any(run.samples for run in runs):
+        yield from _pool_steps(plan, world, policy, [run.proxy for run in runs if run.samples])
+    for run in runs:
+        if not run.samples:
+            yield _run_step(plan, run, policy)
+
+
+def _proxy_steps(proxy: Proxy, name: str, world: int) -> Iterator[LabStep]:
+    if proxy.spec:
+        return
+    here, made = folder_of(world), f"world {world}"
+    output, pairs = f"{here}/proxies/{name}", f"{here}/pairs"
+
+    def prepare(folder: Path) -> None:
+        write_pairs(world, folder / here / "tables", proxy, folder / pairs)
+
+    several = proxy.members > 1
+    members = [f"{output}_{place + 1}" for place in range(proxy.members)] if several else [output]
+    for place, member in enumerate(members):
+        yield _step(
+            f"{made}: proxy {name}" + (f", member {place + 1}" if several else ""),
+            f"{member}/run.json", (f"{made}: model for the scorers",),
+            *("train", "reward", "hh_pairwise", "--model", f"{here}/trunk", "--dataset", f"{pairs}/{file_of(proxy)}"),
+            *(*SMALL, "--eval_dataset", f"{pairs}/{HELD_OUT}", "--global_batch", 32, "--micro_batch", 32),
+            *("--learning_rate", "1e-3", "--seed", proxy.seed + MEMBER_SEEDS * place, "--name", name),
+            *("--output", member),
+            prepare=prepare,
+        )  # fmt: skip
+    if several:
+        yield _step(
+            f"{made}: proxy {name}", f"{output}/ensemble.json",
+            tuple(f"{made}: proxy {name}, member {place + 1}" for place in range(proxy.members)),
+            *("ensemble", *members, "--output", output),
+        )  # fmt: skip
+
+
+def _pool_steps(plan: Plan, world: int, policy: str, proxies: list[str]) -> Iterator[LabStep]:
+    here, made = folder_of(world), f"world {world}"
+    pool = f"{here}/pool"
+    prompts, replies = plan.pool
+    module = (sys.executable, "-m", "lmgym.apps.lab.pool")
+    asked = _words(*module, "sample", policy, pool, world, prompts, replies)
+    yield LabStep(f"{made}: pool", asked, f"{pool}/replies.parquet", (f"{made}: policy",))
+    for name in dict.fromkeys(proxies):
+        asked = _words(*module, "score", pool, name, scorer_path(plan, world, name))
+        needs = (f"{made}: pool", *(() if plan.proxies[name].spec else (f"{made}: proxy {name}",)))
+        yield LabStep(f"{made}: pool by {name}", asked, f"{pool}/{name}.npy", needs)
+
+
+def _run_step(plan: Plan, run: Run, policy: str) -> LabStep:
+    here, made = folder_of(run.world), f"world {run.world}"
+    proxy = () if plan.proxies[run.proxy].spec else (f"{made}: proxy {run.proxy}",)
+    return _step(
+        f"{made}: {run.name}", f"{here}/runs/{run.name}/run.json", (f"{made}: policy", *proxy),
+        *("train", run.method, "world_engagement", "--model", policy, "--prompts", f"{here}/tables/logs.parquet"),
+        *("--scorers", f"reward={scorer_path(plan, run.world, run.proxy)}", "--eval_scorer", f"world:{run.world}"),
+        *("--init_kl_coef", run.kl, "--max_kl", 0, "--eval_size", plan.prompts, "--seed", run.seed),
+        *("--tracking", "none", "--save_updates", -1, *_flags(plan.flags.get(run.method, {}))),
+        *("--output", f"{here}/runs/{run.name}"),
+        succeeds=(0, COLLAPSED),
+    )  # fmt: skip
+
+
+def _step(
+    name: str,
+    done: str,
+    needs: tuple[str, ...],
+    *words: object,
+    prepare: Callable[[Path], None] = lambda folder: None,
+    succeeds: tuple[int, ...] = (0,),
+) -> LabStep:
+    return LabStep(name, _words(Path(sys.executable).with_name("lmgym"), *words), done, needs, prepare, succeeds)
+
+
+def _words(*words: object) -> tuple[str, ...]:
+    return tuple(map(str, words))
+
+
+def _flags(settings: Mapping[str, Any]) -> list[object]:
+    return [word for name, value in settings.items() for word in (f"--{name}", value)]
