@@ -5,6 +5,7 @@ from itertools import groupby
 from pathlib import Path
 
 from lmgym.apps.lab.curves import Curve, Point, curves_of, write_curves
+from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form, on_grid
 from lmgym.console import say
 from lmgym.errors import shown_path
 from lmgym.report.charts import Points, lines
@@ -59,6 +60,7 @@ def lab_page(name: str, curves: Sequence[Curve]) -> str:
             Card("lost a fifth of their gain or more", str(len(fallen)), about="at the last look, since the peak"),
         ],
         sections=[
+            *_over_worlds(curves),
             *(_world(world, [curve for curve in curves if curve.world == world]) for world in worlds),
             Section("runs", "All runs", [_table(curves)] if curves else []),
         ],
@@ -77,6 +79,36 @@ def _world(world: int, curves: list[Curve]) -> Section:
         panels.append(_chart(f"{place}_gold", f"{title}: gold", own, lambda point: point.gold))
         panels.append(_chart(f"{place}_score", f"{title}: score", own, lambda point: point.reward))
     return Section(f"world_{world}", f"World {world}", panels)
+
+
+def _over_worlds(curves: Sequence[Curve]) -> list[Section]:
+    """Means over worlds of runs without a KL penalty, and which form predicts them."""
+    free = [curve for curve in curves if not curve.kl_weight]
+    if len({curve.world for curve in free}) < 2:
+        return []
+    panels, rows = list[Panel](), list[tuple[str, ...]]()
+    for method in dict.fromkeys(curve.method for curve in free):
+        own = [curve for curve in free if curve.method == method]
+        title = method.replace("_", " ")
+        by_proxy = {proxy: [c for c in own if c.proxy == proxy] for proxy in dict.fromkeys(c.proxy for c in own)}
+        means: dict[str, Points] = {}
+        for proxy, found in by_proxy.items():
+            d, gains = on_grid(found)
+            means[proxy] = [*zip(d.tolist(), gains.mean(0).tolist(), strict=True)]
+        about = "Mean over worlds, up to the distance that the runs of all worlds reach."
+        panels.append(Panel(f"mean_{method}", f"{title}: gain of gold", about, chart=lines(means, X, "gain of gold")))
+        errors = errors_by_form(own)
+        rows.append((title, "all", *(f"{errors[form.name]:.2f}" for form in FORMS), "", ""))
+        for proxy, found in by_proxy.items():
+            errors, (a, b) = errors_by_form(found), coefficients(found)
+            rows.append((title, proxy, *(f"{errors[form.name]:.2f}" for form in FORMS), f"{a:.2f}", f"{b:.2f}"))
+    columns = ("method", "proxy", *(f"error of: {form.name}" for form in FORMS), "a", "b")
+    about = (
+        "Error on the farther half of a curve from a fit of the nearer half, in units of gold; a and b are those of "
+        "Gao et al.'s form of the method. Intervals are over worlds."
+    )
+    table = Panel("forms", "Which form predicts", about, table=Table(columns, rows), wide=True)
+    return [Section("means", "Over worlds", [*panels, table])]
 
 
 def _chart(id: str, title: str, curves: Iterable[Curve], value: Callable[[Point], float]) -> Panel:

@@ -30,6 +30,8 @@ class Proxy:
     """place of the first of these pairs in the world's table; ranges that do not overlap share no pair"""
     members: int = 1
     """scorers, each with first weights and an order of its own, whose mean counts"""
+    heads: int = 1
+    """of one scorer, each with a bootstrap of the pairs of its own"""
     flipped: float = 0.0
     """share of the pairs whose labels are exchanged"""
     fault: str = ""
@@ -45,6 +47,7 @@ class Proxy:
         if self.spec:
             return
         Range(1, 64).check(f"proxy {name}: members", self.members)
+        Range(1, 64).check(f"proxy {name}: heads", self.heads)
         SEED.check(f"proxy {name}: seed", self.seed)
         for what, share in (("flipped", self.flipped), ("planted", self.planted)):
             Range(0, 1).check(f"proxy {name}: {what}", share)
@@ -103,6 +106,8 @@ class Plan:
     """held-out prompts at each look at a policy that is trained"""
     pool: tuple[int, int] = (128, 512)
     """prompts, and replies to each, of which the best of N are taken"""
+    watchers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """by proxy: scorers, proxies by role, that watch the runs against it, for alarms.py"""
 
     @property
     def worlds(self) -> list[int]:
@@ -110,8 +115,10 @@ class Plan:
         return list(dict.fromkeys(run.world for run in self.runs))
 
     def proxies_of(self, world: int) -> list[str]:
-        """Names of those that a run in this world optimises."""
-        return list(dict.fromkeys(run.proxy for run in self.runs if run.world == world))
+        """Names of those that a run in this world optimises, or that watch one."""
+        optimised = list(dict.fromkeys(run.proxy for run in self.runs if run.world == world))
+        watching = [watcher for proxy in optimised for watcher in self.watchers.get(proxy, {}).values()]
+        return list(dict.fromkeys([*optimised, *watching]))
 
     def check(self) -> None:
         """Raises InputError for two runs of one name, an unknown proxy, and values that nothing can be run with."""
@@ -125,11 +132,12 @@ class Plan:
         if twice := [f"{name} in world {world}" for (world, name), count in counts.items() if count > 1]:
             raise InputError(f"the plan has two runs of one name: {listed(twice)}; needed: one, or another seed")
         for run in self.runs:
-            if run.proxy not in self.proxies:
-                raise InputError(
-                    f"a run optimises the proxy {shown(run.proxy)}, which the plan does not have; needed: one of "
-                    f"{listed(self.proxies)}{did_you_mean(run.proxy, self.proxies)}"
-                )
+            for name in (run.proxy, *self.watchers.get(run.proxy, {}).values()):
+                if name not in self.proxies:
+                    raise InputError(
+                        f"run {run.name} needs the proxy {shown(name)}, which the plan does not have; needed: one of "
+                        f"{listed(self.proxies)}{did_you_mean(name, self.proxies)}"
+                    )
             SEED.check(f"the world of run {run.name}", run.world)
             SEED.check(f"the seed of run {run.name}", run.seed)
             Range(0, 1000).check(f"the KL weight of run {run.name}", run.kl)

@@ -1,5 +1,4 @@
-"""`lmgym lab run`: the steps of a plan, some at a time. Completed ones stay, killed ones resume, failed ones are named.
-"""
+"""`lmgym lab run`: the steps of a plan, some at a time. Done ones stay, killed ones resume, failed ones are named."""
 
 import os
 import shlex

@@ -20,6 +20,8 @@ FINISHED = ("finished", "collapsed")
 """outcomes of runs that have come to their end; a policy that collapses is a result here"""
 SMALL = ("--max_length", 128, "--precision", "fp32", "--tracking", "none", "--save_updates", -1)
 TRUNK_STEPS = 500
+WATCHED = "watched.npz"
+"""in a run's folder: what alarms read, of watching.py"""
 MEMBER_SEEDS = 1000
 """distance of the members' seeds from the proxy's, so that members of two proxies differ"""
 
@@ -87,6 +89,8 @@ def _world_steps(plan: Plan, world: int) -> Iterator[LabStep]:
     for run in runs:
         if not run.samples:
             yield _run_step(plan, run, policy)
+            if plan.watchers.get(run.proxy):
+                yield _watch_step(plan, run)
 
 
 def _proxy_steps(proxy: Proxy, name: str, world: int) -> Iterator[LabStep]:
@@ -107,7 +111,7 @@ def _proxy_steps(proxy: Proxy, name: str, world: int) -> Iterator[LabStep]:
             *("train", "reward", "hh_pairwise", "--model", f"{here}/trunk", "--dataset", f"{pairs}/{file_of(proxy)}"),
             *(*SMALL, "--eval_dataset", f"{pairs}/{HELD_OUT}", "--global_batch", 32, "--micro_batch", 32),
             *("--learning_rate", "1e-3", "--seed", proxy.seed + MEMBER_SEEDS * place, "--name", name),
-            *("--output", member),
+            *("--heads", proxy.heads, "--output", member),
             prepare=prepare,
         )  # fmt: skip
     if several:
@@ -143,6 +147,15 @@ def _run_step(plan: Plan, run: Run, policy: str) -> LabStep:
         *("--output", f"{here}/runs/{run.name}"),
         succeeds=(0, COLLAPSED),
     )  # fmt: skip
+
+
+def _watch_step(plan: Plan, run: Run) -> LabStep:
+    made, folder = f"world {run.world}", f"{folder_of(run.world)}/runs/{run.name}"
+    watchers = plan.watchers[run.proxy]
+    scorers = [f"{role}={scorer_path(plan, run.world, name)}" for role, name in watchers.items()]
+    needs = [f"{made}: proxy {name}" for name in watchers.values() if not plan.proxies[name].spec]
+    words = _words(sys.executable, "-m", "lmgym.apps.lab.watching", folder, *scorers)
+    return LabStep(f"{made}: watch {run.name}", words, f"{folder}/{WATCHED}", (f"{made}: {run.name}", *needs))
 
 
 def _step(
