@@ -4,6 +4,7 @@ A step whose command has changed since is refused: nothing that took time is mad
 """
 
 import shlex
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,5 +81,6 @@ def is_done(folder: Path, step: LabStep) -> bool:
 
 
 def _portable(step: LabStep) -> list[str]:
-    """A step's command without the folder of its program."""
-    return [Path(step.words[0]).name, *step.words[1:]]
+    """A step's command without the folder of its program, whatever the interpreter is called."""
+    program = "python" if step.words[0] == sys.executable else Path(step.words[0]).name
+    return [program, *step.words[1:]]

@@ -29,9 +29,8 @@ def run_lab(name: str, output: str | None, jobs: int) -> int:
     steps = plan_steps(plan)
     todo = [step for step in steps if not lab.has(step)]
     shutil.copyfile(file, folder / "plan.py")
-    say(
-        f"{len(plan.runs)} runs in {len(plan.worlds)} worlds: {len(steps)} steps, {len(steps) - len(todo)} of them done"
-    )
+    done = len(steps) - len(todo)
+    say(f"runs: {len(plan.runs)}, worlds: {len(plan.worlds)}, steps: {len(steps)}, of which done: {done}")
     failed = run_steps(lab, todo, jobs)
     write_page(str(folder))
     for step in failed:
@@ -66,7 +65,7 @@ def run_steps(lab: Lab, todo: Sequence[LabStep], jobs: int) -> list[LabStep]:
                 spent = duration(lab.steps[step.name]["seconds"]) if succeeded else "FAILED"
                 say(f"[{count}/{len(todo)}] {step.name}: {spent}; {duration(time.monotonic() - began)} so far")
     if waiting:
-        say(f"{len(waiting)} steps were not run, since they need one that failed", error=True)
+        say(f"steps that were not run, since they need one that failed: {len(waiting)}", error=True)
     return failed
 
 

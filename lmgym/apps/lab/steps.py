@@ -18,7 +18,12 @@ from lmgym.errors import COLLAPSED
 
 FINISHED = ("finished", "collapsed")
 """outcomes of runs that have come to their end; a policy that collapses is a result here"""
-SMALL = ("--max_length", 128, "--precision", "fp32", "--tracking", "none", "--save_updates", -1)
+SMALL = {"max_length": 128, "precision": "fp32", "tracking": "none", "save_updates": -1}
+SFT = {
+    "adam_beta2": 0.99, "eval_size": 200, "global_batch": 16, "micro_batch": 16, "learning_rate": "3e-3",
+    "weight_decay": 0.1, "epochs": 3, "sample_prompts": 4, "split_by": "prompt",
+}  # fmt: skip
+PAIRS = {"global_batch": 32, "micro_batch": 32, "learning_rate": "1e-3"}
 TRUNK_STEPS = 500
 WATCHED = "watched.npz"
 """in a run's folder: what alarms read, of watching.py"""
@@ -54,8 +59,14 @@ def scorer_path(plan: Plan, world: int, name: str) -> str:
     """A proxy as `--scorers` names it, from the lab's folder."""
     proxy = plan.proxies[name]
     if proxy.spec:
-        return proxy.spec
+        return _from_anywhere(proxy.spec)
     return f"{folder_of(world)}/proxies/{name}" + ("/model" if proxy.members == 1 else "")
+
+
+def _from_anywhere(spec: str) -> str:
+    """A scorer's name that means the same in the lab's folder: a path of this folder becomes a whole one."""
+    path, mark, rest = spec.partition(":") if ".py:" in spec else spec.partition("#")
+    return f"{Path(path).absolute()}{mark}{rest}" if Path(path).exists() else spec
 
 
 def _world_steps(plan: Plan, world: int) -> Iterator[LabStep]:
@@ -70,10 +81,8 @@ def _world_steps(plan: Plan, world: int) -> Iterator[LabStep]:
     )  # fmt: skip
     yield _step(
         f"{made}: policy", f"{here}/policy/run.json", (f"{made}: untrained policy",),
-        *("train", "sft", "chat", "--model", untrained, "--dataset", f"{tables}/sft.parquet", *SMALL),
-        *("--adam_beta2", 0.99, "--eval_size", 200, "--global_batch", 16, "--micro_batch", 16),
-        *("--learning_rate", "3e-3", "--weight_decay", 0.1, "--epochs", 3, "--sample_prompts", 4),
-        *("--split_by", "prompt", "--seed", world, *_flags(plan.policy), "--output", f"{here}/policy"),
+        *("train", "sft", "chat", "--model", untrained, "--dataset", f"{tables}/sft.parquet"),
+        *_flags({**SMALL, **SFT, "seed": world, **plan.policy, "output": f"{here}/policy"}),
     )  # fmt: skip
     names = plan.proxies_of(world)
     if any(not plan.proxies[name].spec for name in names):
@@ -109,9 +118,9 @@ def _proxy_steps(proxy: Proxy, name: str, world: int) -> Iterator[LabStep]:
             f"{made}: proxy {name}" + (f", member {place + 1}" if several else ""),
             f"{member}/run.json", (f"{made}: model for the scorers",),
             *("train", "reward", "hh_pairwise", "--model", f"{here}/trunk", "--dataset", f"{pairs}/{file_of(proxy)}"),
-            *(*SMALL, "--eval_dataset", f"{pairs}/{HELD_OUT}", "--global_batch", 32, "--micro_batch", 32),
-            *("--learning_rate", "1e-3", "--seed", proxy.seed + MEMBER_SEEDS * place, "--name", name),
-            *("--heads", proxy.heads, "--output", member),
+            *_flags({**SMALL, "eval_dataset": f"{pairs}/{HELD_OUT}", **PAIRS}),
+            *_flags({"seed": proxy.seed + MEMBER_SEEDS * place, "name": name, "output": member}),
+            *(("--heads", proxy.heads) if proxy.heads > 1 else ()),
             prepare=prepare,
         )  # fmt: skip
     if several:
@@ -138,13 +147,15 @@ def _pool_steps(plan: Plan, world: int, policy: str, proxies: list[str]) -> Iter
 def _run_step(plan: Plan, run: Run, policy: str) -> LabStep:
     here, made = folder_of(run.world), f"world {run.world}"
     proxy = () if plan.proxies[run.proxy].spec else (f"{made}: proxy {run.proxy}",)
+    own = {
+        "init_kl_coef": run.kl, "max_kl": 0, "eval_size": plan.prompts, "seed": run.seed, "tracking": "none",
+        "save_updates": -1,
+    }  # fmt: skip
     return _step(
         f"{made}: {run.name}", f"{here}/runs/{run.name}/run.json", (f"{made}: policy", *proxy),
         *("train", run.method, "world_engagement", "--model", policy, "--prompts", f"{here}/tables/logs.parquet"),
         *("--scorers", f"reward={scorer_path(plan, run.world, run.proxy)}", "--eval_scorer", f"world:{run.world}"),
-        *("--init_kl_coef", run.kl, "--max_kl", 0, "--eval_size", plan.prompts, "--seed", run.seed),
-        *("--tracking", "none", "--save_updates", -1, *_flags(plan.flags.get(run.method, {}))),
-        *("--output", f"{here}/runs/{run.name}"),
+        *_flags({**own, **plan.flags.get(run.method, {}), "output": f"{here}/runs/{run.name}"}),
         succeeds=(0, COLLAPSED),
     )  # fmt: skip
 
