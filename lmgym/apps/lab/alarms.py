@@ -89,6 +89,7 @@ RULES: tuple[Rule, ...] = tuple(
     for name, statistic, about in (
         ("ours", lambda run: falls(run, "other"), "a scorer of other pairs, without the fault, falls"),
         ("halves", lambda run: falls(run, "half"), "a scorer of the other half of the same pairs falls"),
+        ("logs", lambda run: falls(run, "logs"), "a scorer of the traces that users leave falls"),
         ("old rule", two_errors, "the same scorer as ours, two standard errors below its best"),
         ("KL", lambda run: run.kl, "KL from the start, nats a reply"),
         ("length", length_drift, "words of a reply, up or down"),

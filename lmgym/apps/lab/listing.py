@@ -1,4 +1,4 @@
-"""`lmgym lab list`."""
+"""`lmgym lab list`: the plans that come along, with what each is for."""
 
 import ast
 

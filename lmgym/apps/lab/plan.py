@@ -22,10 +22,10 @@ PLANS = Path(__file__).with_name("plans")
 
 @dataclass(frozen=True)
 class Proxy:
-    """A scorer that stands for the hidden utility: trained on a world's pairs, or any other by its spec."""
+    """A scorer that stands for the hidden utility: trained on a world's pairs or logs, or any other by its spec."""
 
     pairs: int = 2000
-    """to train on"""
+    """to train on; 0: the traces that users leave in the world's logs instead, all of them"""
     first: int = 0
     """place of the first of these pairs in the world's table; ranges that do not overlap share no pair"""
     members: int = 1
@@ -46,6 +46,8 @@ class Proxy:
         """Raises InputError for values that no scorer can be trained with."""
         if self.spec:
             return
+        if not self.pairs and self != Proxy(pairs=0, seed=self.seed):
+            raise InputError(f"proxy {shown(name)} is trained on logs; needed: no setting of pairs, members and heads")
         Range(1, 64).check(f"proxy {name}: members", self.members)
         Range(1, 64).check(f"proxy {name}: heads", self.heads)
         SEED.check(f"proxy {name}: seed", self.seed)
@@ -58,7 +60,7 @@ class Proxy:
                 f"of {listed(FAULTS)}{did_you_mean(self.fault, FAULTS)}, and a share above 0"
             )
         most = rows // 10 - HELD_OUT_PAIRS
-        if self.pairs < 2 or self.first < 0 or self.first + self.pairs > most:
+        if self.pairs == 1 or self.pairs < 0 or self.first < 0 or self.first + self.pairs > most:
             raise InputError(
                 f"proxy {shown(name)} is to be trained on pairs {self.first:,} to {self.first + self.pairs:,}; a world "
                 f"of {rows:,} rows has {most:,} beside the {HELD_OUT_PAIRS} held out; needed: 2 or more of these; or "

@@ -23,6 +23,10 @@ SFT = {
     "adam_beta2": 0.99, "eval_size": 200, "global_batch": 16, "micro_batch": 16, "learning_rate": "3e-3",
     "weight_decay": 0.1, "epochs": 3, "sample_prompts": 4, "split_by": "prompt",
 }  # fmt: skip
+LOGS = {
+    "adam_beta2": 0.99, "eval_size": 3000, "global_batch": 64, "micro_batch": 32, "learning_rate": "3e-3",
+    "weight_decay": 0.3, "epochs": 1,
+}  # fmt: skip
 PAIRS = {"global_batch": 32, "micro_batch": 32, "learning_rate": "1e-3"}
 TRUNK_STEPS = 500
 WATCHED = "watched.npz"
@@ -107,6 +111,13 @@ def _proxy_steps(proxy: Proxy, name: str, world: int) -> Iterator[LabStep]:
         return
     here, made = folder_of(world), f"world {world}"
     output, pairs = f"{here}/proxies/{name}", f"{here}/pairs"
+    if not proxy.pairs:
+        yield _step(
+            f"{made}: proxy {name}", f"{output}/run.json", (f"{made}: model for the scorers",),
+            *("train", "reward", "convo_joint", "--model", f"{here}/trunk", "--dataset", f"{here}/tables/logs.parquet"),
+            *_flags({**SMALL, **LOGS, "seed": proxy.seed, "name": name, "output": output}), "--freeze_embeddings",
+        )  # fmt: skip
+        return
 
     def prepare(folder: Path) -> None:
         write_pairs(world, folder / here / "tables", proxy, folder / pairs)

@@ -1,7 +1,8 @@
 """Alarms on trial: 176 runs against 44 scorers, of which 24 have a planted fault; four hours on two cores.
 
 Fixed before any of it was run, in worlds that no setting was chosen in. Each proxy is watched by a scorer of as many
-other pairs (with the fault: half; without it: other), and by one of four heads on its own pairs.
+other pairs (with the fault: half; without it: other), by one of users' traces (logs), and by one of four heads on its
+own pairs. Each run is looked at eleven times on 1,024 held-out prompts, of which alarms read 512.
 """
 
 from lmgym.apps.lab.faults import FAULTS
@@ -29,6 +30,7 @@ PROXIES = {
     for planted, (fault, share) in PLANTED.items()
     for name, proxy in with_watchers(planted, 2000, fault, share).items()
 } | {name: proxy for pairs in FEW for name, proxy in with_watchers(f"few{pairs}", pairs).items()}
+PROXIES["logs"] = Proxy(pairs=0)
 
 # each planted proxy in three worlds, each of few pairs in five
 PLACES = [(name, world) for place, name in enumerate(PLANTED) for world in WORLDS if world % 2 == place % 2] + [
@@ -38,12 +40,13 @@ PLACES = [(name, world) for place, name in enumerate(PLANTED) for world in WORLD
 PLAN = Plan(
     runs=[Run(name, method, kl, world) for name, world in PLACES for method, weights in KL.items() for kl in weights],
     proxies=PROXIES,
+    prompts=1024,
     watchers={
-        name: {"half": f"{name}-half", "other": f"{name}-other", "spread": f"{name}-heads"}
+        name: {"half": f"{name}-half", "other": f"{name}-other", "logs": "logs", "spread": f"{name}-heads"}
         for name in {name for name, _ in PLACES}
     },
     flags={
-        "ppo": {"max_updates": 320, "eval_updates": 16},
-        "grpo": {"max_updates": 160, "eval_updates": 8, "learning_rate": 3e-4},
+        "ppo": {"max_updates": 320, "eval_updates": 32},
+        "grpo": {"max_updates": 160, "eval_updates": 16, "learning_rate": 3e-4},
     },
 )

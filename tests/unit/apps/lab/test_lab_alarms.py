@@ -32,7 +32,12 @@ def run(gold: np.ndarray, watcher: np.ndarray | None = None, seed: int = 0, **ot
         distinct=np.ones(LOOKS),
         gold=noisy(gold),
         gold_fresh=noisy(gold),
-        by={"other": noisy(watched), "half": noisy(watched), "spread": np.full((LOOKS, PROMPTS), 0.2)},
+        by={
+            "other": noisy(watched),
+            "half": noisy(watched),
+            "logs": noisy(watched),
+            "spread": np.full((LOOKS, PROMPTS), 0.2),
+        },
     )
     return replace(found, **other)
 
