@@ -110,6 +110,8 @@ class Plan:
     """prompts, and replies to each, of which the best of N are taken"""
     watchers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """by proxy: scorers, proxies by role, that watch the runs against it, for alarms.py"""
+    halves: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """by proxy: two proxies trained on disjoint halves of its pairs, which score its pools too, for budget.py"""
 
     @property
     def worlds(self) -> list[int]:
@@ -120,7 +122,12 @@ class Plan:
         """Names of those that a run in this world optimises, or that watch one."""
         optimised = list(dict.fromkeys(run.proxy for run in self.runs if run.world == world))
         watching = [watcher for proxy in optimised for watcher in self.watchers.get(proxy, {}).values()]
-        return list(dict.fromkeys([*optimised, *watching]))
+        return list(dict.fromkeys([*optimised, *watching, *self.scored(world)]))
+
+    def scored(self, world: int) -> list[str]:
+        """Names of those that score the world's pool: of runs that take the best of N, and their halves."""
+        sampled = [run.proxy for run in self.runs if run.world == world and run.samples]
+        return list(dict.fromkeys([*sampled, *(half for proxy in sampled for half in self.halves.get(proxy, ()))]))
 
     def check(self) -> None:
         """Raises InputError for two runs of one name, an unknown proxy, and values that nothing can be run with."""
@@ -134,7 +141,8 @@ class Plan:
         if twice := [f"{name} in world {world}" for (world, name), count in counts.items() if count > 1]:
             raise InputError(f"the plan has two runs of one name: {listed(twice)}; needed: one, or another seed")
         for run in self.runs:
-            for name in (run.proxy, *self.watchers.get(run.proxy, {}).values()):
+            others = (*self.watchers.get(run.proxy, {}).values(), *self.halves.get(run.proxy, ()))
+            for name in (run.proxy, *others):
                 if name not in self.proxies:
                     raise InputError(
                         f"run {run.name} needs the proxy {shown(name)}, which the plan does not have; needed: one of "

@@ -98,7 +98,7 @@ def _world_steps(plan: Plan, world: int) -> Iterator[LabStep]:
         yield from _proxy_steps(plan.proxies[name], name, world)
     runs = [run for run in plan.runs if run.world == world]
     if any(run.samples for run in runs):
-        yield from _pool_steps(plan, world, policy, [run.proxy for run in runs if run.samples])
+        yield from _pool_steps(plan, world, policy)
     for run in runs:
         if not run.samples:
             yield _run_step(plan, run, policy)
@@ -142,14 +142,14 @@ def _proxy_steps(proxy: Proxy, name: str, world: int) -> Iterator[LabStep]:
         )  # fmt: skip
 
 
-def _pool_steps(plan: Plan, world: int, policy: str, proxies: list[str]) -> Iterator[LabStep]:
+def _pool_steps(plan: Plan, world: int, policy: str) -> Iterator[LabStep]:
     here, made = folder_of(world), f"world {world}"
     pool = f"{here}/pool"
     prompts, replies = plan.pool
     module = (sys.executable, "-m", "lmgym.apps.lab.pool")
     asked = _words(*module, "sample", policy, pool, world, prompts, replies)
     yield LabStep(f"{made}: pool", asked, f"{pool}/replies.parquet", (f"{made}: policy",))
-    for name in dict.fromkeys(proxies):
+    for name in plan.scored(world):
         asked = _words(*module, "score", pool, name, scorer_path(plan, world, name))
         needs = (f"{made}: pool", *(() if plan.proxies[name].spec else (f"{made}: proxy {name}",)))
         yield LabStep(f"{made}: pool by {name}", asked, f"{pool}/{name}.npy", needs)

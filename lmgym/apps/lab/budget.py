@@ -1,0 +1,120 @@
+"""How far to optimise a scorer without gold: two scorers of disjoint halves of its pairs, one optimised, one watching.
+
+Design decisions:
+- Cross-fit: the best of N by either half is scored by the other half, in standard deviations of its own scores over
+  the pool, and the mean of both is watched. The budget is the KL at which that mean is highest.
+- A half has half of the pairs, and is over-optimised earlier than the whole: the budget is conservative.
+- What the labels of both halves have wrong, both halves learn: it is not seen. The budget finds errors of variance, not
+  a bias that all labels share.
+- It is judged by worlds left out: the utility lost against the best N, beside the constant N that loses least in the
+  other worlds, and the largest N of the pool.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lmgym.apps.lab.curves import DECIMALS, best_of_n_kl_exact, pool_points
+from lmgym.apps.lab.plan import Plan
+from lmgym.apps.lab.pool import Array, Pool
+from lmgym.apps.lab.steps import folder_of
+from lmgym.scoring.best_of_n_estimates import best_of_n_values
+from lmgym.statistics import Estimate, mean
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the halves say of each N."""
+
+    sizes: Sequence[int]
+    kl: Sequence[float]
+    """nats, the mean of both halves' best of N"""
+    optimised: Sequence[float]
+    """gain of the half that chooses, in its own standard deviations"""
+    watched: Sequence[float]
+    """gain of the other half"""
+
+    @property
+    def place(self) -> int:
+        """Of the N at which the watched gain is highest."""
+        return int(np.argmax(self.watched))
+
+
+def sizes_of(replies: int) -> list[int]:
+    """1, 2, 4, ... up to the number of replies."""
+    return [2**power for power in range(replies.bit_length())]
+
+
+def cross_fit(first: Array, second: Array) -> Budget:
+    """Of both halves' scores [prompts, N] of one pool."""
+    halves = [_standardised(first), _standardised(second)]
+    sizes = sizes_of(first.shape[1])
+    found = []
+    for n in sizes:
+        own, other, kl = (
+            np.mean([function(a, b, n) for a, b in (halves, halves[::-1])])
+            for function in (
+                lambda a, b, n: best_of_n_values(a, a, n).mean(),
+                lambda a, b, n: best_of_n_values(a, b, n).mean(),
+                lambda a, b, n: best_of_n_kl_exact(a, n),
+            )
+        )
+        found.append((float(kl), float(own), float(other)))
+    kl, own, other = zip(*found, strict=True)
+    return Budget(sizes, kl, own, other)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scorer in a world: the gold of the best of each N by it, and its halves' budget."""
+
+    world: int
+    proxy: str
+    gold: Array
+    """[sizes]"""
+    budget: Budget
+
+    def lost(self, place: int) -> float:
+        """Gold lost against the best N."""
+        return float(self.gold.max() - self.gold[place])
+
+
+def judged(cases: Sequence[Case]) -> Mapping[str, Estimate]:
+    """Gold lost by each way to choose N, means with intervals over worlds.
+
+    The constant of a world is the N that loses least in all other worlds.
+    """
+    worlds = [case.world for case in cases]
+    constants = [_constant([other for other in cases if other.world != case.world]) for case in cases]
+    lost = {
+        "budget": [case.lost(case.budget.place) for case in cases],
+        "constant": [case.lost(place) for case, place in zip(cases, constants, strict=True)],
+        "none": [case.lost(len(case.gold) - 1) for case in cases],
+    }
+    lost["budget - constant"] = [a - b for a, b in zip(lost["budget"], lost["constant"], strict=True)]
+    return {name: mean(values, worlds) for name, values in lost.items()}
+
+
+def read_cases(folder: Path, plan: Plan) -> list[Case]:
+    """Of all proxies with halves whose pools are complete."""
+    found = []
+    for world in plan.worlds:
+        pool = folder / folder_of(world) / "pool"
+        files = {name: pool / f"{name}.npy" for name in plan.scored(world)}
+        for proxy, halves in plan.halves.items():
+            if all(name in files and files[name].is_file() for name in (proxy, *halves)):
+                whole, first, second = (np.load(files[name]).astype(np.float64) for name in (proxy, *halves))
+                gold = [point.gold for point in pool_points(Pool.read(pool), whole)]
+                found.append(Case(world, proxy, np.array(gold), cross_fit(first, second)))
+    return found
+
+
+def _constant(cases: Sequence[Case]) -> int:
+    return int(np.argmin(np.mean([case.gold.max() - case.gold for case in cases], axis=0)))
+
+
+def _standardised(scores: Array) -> Array:
+    rounded = scores.astype(np.float64).round(DECIMALS)
+    return (rounded - rounded.mean()) / rounded.std()
