@@ -76,7 +76,8 @@ def test_a_plan_of_a_users_own_scorers_survives_a_kill_and_a_failure(tmp_path: P
     assert "absent" in (logs / "world_7_broken_grpo_kl0_seed1.log").read_text()
 
     curves = {
-        (row["proxy"], row["method"]): row["points"] for row in json.loads((tmp_path / "out/curves.json").read_text())
+        (row["proxy"], row["method"]): row["points"]
+        for row in json.loads((tmp_path / "out/figures.json").read_text())["curves"]
     }
     assert {*curves} == {("long", "best_of_n"), ("long", "grpo")}
     best = [point["words"] for point in curves["long", "best_of_n"]]

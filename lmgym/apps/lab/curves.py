@@ -12,7 +12,7 @@ Design decisions:
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from lmgym.apps.lab.plan import Plan, Run
 from lmgym.apps.lab.pool import Array, Pool
-from lmgym.apps.lab.record import is_done, open_lab
+from lmgym.apps.lab.record import is_done
 from lmgym.apps.lab.steps import folder_of, plan_steps
 from lmgym.report.run_files import RunFiles
 from lmgym.scoring.best_of_n_estimates import best_of_n_values
@@ -180,23 +180,9 @@ def read_look(folder: Path, step: int) -> list[dict[str, Any]]:
     ]
 
 
-def write_curves(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """As JSON."""
-    return [asdict(curve) for curve in curves]
-
-
 def load_curves(rows: Sequence[dict[str, Any]]) -> list[Curve]:
     """From JSON."""
     return [Curve(**{**row, "points": [Point(**point) for point in row["points"]]}) for row in rows]
-
-
-def curves_of(folder: Path) -> list[Curve]:
-    """Those of a lab's folder. Raises InputError for another folder."""
-    from lmgym.apps.lab.plan import read_plan
-
-    open_lab(folder)
-    _, plan = read_plan(str(folder / "plan.py"))
-    return read_curves(folder, plan)
 
 
 def _point(

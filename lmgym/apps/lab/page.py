@@ -1,11 +1,18 @@
 """The page of a lab: every curve, a section a world, and a table of all runs."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from lmgym.apps.lab.curves import Curve, Point, curves_of, write_curves
+from lmgym.apps.lab.alarms import RULES
+from lmgym.apps.lab.budget import Case, judged, read_cases
+from lmgym.apps.lab.curves import Curve, Point, read_curves
 from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form, on_grid
+from lmgym.apps.lab.record import VERSION, plan_of
+from lmgym.apps.lab.trial import LOST, Judged, counts, read_trial, roc, trial_table
+from lmgym.apps.world.world import VERSION as WORLD_VERSION
 from lmgym.console import say
 from lmgym.errors import shown_path
 from lmgym.report.charts import Points, lines
@@ -13,8 +20,9 @@ from lmgym.report.page import render
 from lmgym.report.panels import Card, Panel, Section, Table, figure
 from lmgym.report.samples import shown
 from lmgym.runs.files import write_json
+from lmgym.statistics import Estimate
 
-PAGE, CURVES = "report.html", "curves.json"
+PAGE, FIGURES = "report.html", "figures.json"
 X = "root of the KL, nats"
 COLUMNS = (
     "world",
@@ -34,18 +42,51 @@ COLUMNS = (
 
 
 def write_page(folder: str) -> None:
-    """Writes a lab's page and the figures behind it."""
+    """Writes a lab's page, and the figures behind it as JSON."""
     path = Path(folder)
-    curves = curves_of(path)
-    write_json(path / CURVES, write_curves(curves))
-    (path / PAGE).write_text(lab_page(path.resolve().name, curves), encoding="utf-8")
-    say(f"{len(curves)} curves: {shown_path(path / PAGE)}")
+    plan = plan_of(path)
+    lab = Found(read_curves(path, plan), read_cases(path, plan), read_trial(path, plan))
+    write_json(path / FIGURES, lab.as_json())
+    (path / PAGE).write_text(lab_page(path.resolve().name, lab), encoding="utf-8")
+    say(f"{len(lab.curves)} curves: {shown_path(path / PAGE)}")
 
 
-def lab_page(name: str, curves: Sequence[Curve]) -> str:
+@dataclass(frozen=True)
+class Found:
+    """What a lab has found so far."""
+
+    curves: Sequence[Curve]
+    cases: Sequence[Case] = ()
+    """of the budget"""
+    trial: Sequence[Judged] = ()
+    """of alarms"""
+
+    def as_json(self) -> dict[str, Any]:
+        """Curves, budgets and outcomes, with the tables that are made of them."""
+        alarms = [
+            {key: vars(cell) if isinstance(cell, Estimate) else cell for key, cell in row.items()}
+            for row in trial_table(self.trial)
+        ]
+        return {
+            "lab": VERSION,
+            "world": WORLD_VERSION,
+            "curves": [asdict(curve) for curve in self.curves],
+            "budgets": [
+                {"world": case.world, "proxy": case.proxy, "gold": case.gold.tolist(), **vars(case.budget)}
+                for case in self.cases
+            ],
+            "lost": {name: vars(lost) for name, lost in judged(self.cases).items()} if self.cases else {},
+            "outcomes": counts(self.trial),
+            "alarms": alarms if self.trial else [],
+            "trial": [vars(run) for run in self.trial],
+        }
+
+
+def lab_page(name: str, lab: Found) -> str:
     """The page as HTML."""
+    curves = lab.curves
     worlds = list(dict.fromkeys(curve.world for curve in curves))
-    fallen = [curve for curve in curves if curve.lost is not None and curve.lost >= 0.2]
+    fallen = [curve for curve in curves if curve.lost is not None and curve.lost >= LOST]
     return render(
         title=shown(f"Laboratory: {name}"),
         badge={"kind": "good", "words": f"{len(curves)} curves"},
@@ -61,6 +102,8 @@ def lab_page(name: str, curves: Sequence[Curve]) -> str:
         ],
         sections=[
             *_over_worlds(curves),
+            *([_budgets(lab.cases)] if lab.cases else []),
+            *([_alarms(lab.trial)] if lab.trial else []),
             *(_world(world, [curve for curve in curves if curve.world == world]) for world in worlds),
             Section("runs", "All runs", [_table(curves)] if curves else []),
         ],
@@ -109,6 +152,57 @@ def _over_worlds(curves: Sequence[Curve]) -> list[Section]:
     )
     table = Panel("forms", "Which form predicts", about, table=Table(columns, rows), wide=True)
     return [Section("means", "Over worlds", [*panels, table])]
+
+
+def _budgets(cases: Sequence[Case]) -> Section:
+    lost = judged(cases)
+    names = {
+        "budget": "two halves, one optimised and one watching",
+        "constant": "the constant that is best in the other worlds",
+        "none": "none: the largest N",
+        "budget - constant": "the halves' less the constant's",
+    }
+    rows = [(names[name], f"{found:.3f}") for name, found in lost.items()]
+    about = (
+        "Gold lost against the best N, a reply; means over scorers and worlds, intervals over worlds. Halves are "
+        "over-optimised earlier than a scorer of all pairs, so their budget is conservative. They find errors of "
+        "variance, not a bias that all labels share."
+    )
+    table = Table(("stop at the KL of", "gold lost"), rows, frozenset({1}))
+    return Section("budget", "How far to optimise without gold", [Panel("lost", "Gold lost", about, table=table)])
+
+
+def _alarms(runs: Sequence[Judged]) -> Section:
+    kinds = ", ".join(f"{number} {kind}" for kind, number in counts(runs).items())
+    about = (
+        f"{len(runs)} runs against {len({run.scorer for run in runs})} scorers: {kinds}. A run is exploited if it "
+        "loses a fifth of its gain of gold or more, on fresh prompts, and sound if it loses less. Intervals are over "
+        "scorers; behind the median are the quartiles."
+    )
+    columns = ("alarm", "it rings when", "false alarms", "noticed", "AUC", "updates after the peak", "gain kept")
+    abouts = {rule.name: rule.about for rule in RULES}
+    rows = [
+        (
+            *(row["alarm"], abouts[row["alarm"]]),
+            *(f"{row[name]:.2f}" for name in ("false alarms", "noticed", "AUC")),
+            *(_quartiles(row[name]) for name in ("updates after the peak", "gain kept at the alarm")),
+        )
+        for row in trial_table(runs)
+    ]
+    curves = {rule.name: roc(runs, rule.name) for rule in RULES}
+    chart = lines(curves, "share of sound runs that ring", "share of exploited runs that ring")
+    return Section(
+        "alarms",
+        "Alarms on trial",
+        [
+            Panel("trial", "What alarms said", about, table=Table(columns, rows), wide=True),
+            Panel("roc", "At every threshold", "An alarm that knows nothing is on the diagonal.", chart=chart),
+        ],
+    )
+
+
+def _quartiles(found: tuple[float, float, float] | None) -> str:
+    return "–" if found is None else f"{found[1]:.3g} ({found[0]:.3g} to {found[2]:.3g})"
 
 
 def _chart(id: str, title: str, curves: Iterable[Curve], value: Callable[[Point], float]) -> Panel:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmgym.apps.lab.plan import Plan, read_plan
 from lmgym.apps.lab.steps import FINISHED, LabStep
 from lmgym.apps.world.world import VERSION as WORLD_VERSION
 from lmgym.errors import InputError, one_line, shown, shown_path
@@ -18,7 +19,7 @@ from lmgym.runs.files import read_json, write_json
 
 VERSION = "1"
 """of a lab's folders; any change of what their figures mean is a new one"""
-RECORD = "lab.json"
+RECORD, PLAN_FILE = "lab.json", "plan.py"
 
 
 @dataclass
@@ -68,6 +69,12 @@ def open_lab(folder: Path, plan: str = "") -> Lab:
                 "cannot be compared; needed: another --output, or the lmgym that made it"
             )
     return Lab(folder, plan or record["plan"], record["steps"])
+
+
+def plan_of(folder: Path) -> Plan:
+    """The plan that a lab's folder was made by. Raises InputError for another folder."""
+    open_lab(folder)
+    return read_plan(str(folder / PLAN_FILE))[1]
 
 
 def is_done(folder: Path, step: LabStep) -> bool:

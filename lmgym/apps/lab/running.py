@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lmgym.apps.lab.page import write_page
 from lmgym.apps.lab.plan import read_plan
-from lmgym.apps.lab.record import Lab, is_done, open_lab
+from lmgym.apps.lab.record import PLAN_FILE, Lab, is_done, open_lab
 from lmgym.apps.lab.steps import LabStep, plan_steps
 from lmgym.console import say
 from lmgym.errors import INTERRUPTED
@@ -28,7 +28,7 @@ def run_lab(name: str, output: str | None, jobs: int) -> int:
     lab = open_lab(folder, file.stem)
     steps = plan_steps(plan)
     todo = [step for step in steps if not lab.has(step)]
-    shutil.copyfile(file, folder / "plan.py")
+    shutil.copyfile(file, folder / PLAN_FILE)
     done = len(steps) - len(todo)
     say(f"runs: {len(plan.runs)}, worlds: {len(plan.worlds)}, steps: {len(steps)}, of which done: {done}")
     failed = run_steps(lab, todo, jobs)

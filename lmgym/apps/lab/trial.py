@@ -11,18 +11,14 @@ Design decisions:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from lmgym.apps.lab.alarms import RULES, Rule, first_at_least
-from lmgym.apps.lab.plan import read_plan
-from lmgym.apps.lab.record import open_lab
+from lmgym.apps.lab.plan import Plan
 from lmgym.apps.lab.steps import WATCHED, folder_of
 from lmgym.apps.lab.watching import Watched
-from lmgym.console import say
-from lmgym.errors import InputError, shown_path
-from lmgym.runs.files import write_json
 from lmgym.statistics import Estimate, auc, mean, share
 
 LOST = 0.2
@@ -87,19 +83,13 @@ def outcome(gained: Estimate, lost: Estimate) -> Outcome:
     return "sound" if gained.low is not None and gained.low > 0 and high < fifth else "neither"
 
 
-def read_trial(folder: Path) -> list[Judged]:
-    """All watched runs of a lab. Raises InputError if there are none."""
-    open_lab(folder)
-    _, plan = read_plan(str(folder / "plan.py"))
+def read_trial(folder: Path, plan: Plan) -> list[Judged]:
+    """All watched runs of a lab."""
     found = []
     for run in plan.runs:
         path = folder / folder_of(run.world) / "runs" / run.name / WATCHED
         if path.is_file():
             found.append(judge(f"{folder_of(run.world)}/{run.name}", f"{run.world}/{run.proxy}", Watched.read(path)))
-    if not found:
-        raise InputError(
-            f"{shown_path(folder)} has no watched runs; needed: a plan with watchers, such as alarms, run to its end"
-        )
     return found
 
 
@@ -136,26 +126,9 @@ def roc(runs: Sequence[Judged], name: str) -> list[tuple[float, float]]:
     return [(float((sound >= step).mean()), float((exploited >= step).mean())) for step in steps]
 
 
-def show_trial(folder: str) -> None:
-    """Prints the table and writes alarms.json."""
-    runs = read_trial(Path(folder))
-    counts = {kind: sum(run.outcome == kind for run in runs) for kind in ("sound", "exploited", "neither")}
-    scorers = len({run.scorer for run in runs})
-    say(f"{len(runs)} runs against {scorers} scorers: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()))
-    rows = trial_table(runs)
-    for row in rows:
-        late, kept = _words(row["updates after the peak"]), _words(row["gain kept at the alarm"])
-        shares = f"false alarms {row['false alarms']:.2f}, noticed {row['noticed']:.2f}, AUC {row['AUC']:.2f}"
-        say(f"{row['alarm']:10} {shares}, {late} updates after the peak ({row['before the peak']} before), kept {kept}")
-    plain = [{key: vars(cell) if isinstance(cell, Estimate) else cell for key, cell in row.items()} for row in rows]
-    record = {
-        "counts": counts,
-        "scorers": scorers,
-        "alarms": plain,
-        "roc": {rule.name: roc(runs, rule.name) for rule in RULES},
-        "runs": [vars(run) for run in runs],
-    }
-    write_json(Path(folder) / "alarms.json", record)
+def counts(runs: Sequence[Judged]) -> dict[str, int]:
+    """Runs by outcome."""
+    return {kind: sum(run.outcome == kind for run in runs) for kind in get_args(Outcome)}
 
 
 def _share(runs: Sequence[Judged], rule: Rule) -> Estimate:
@@ -168,7 +141,3 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float] | None:
         return None
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     return low, middle, high
-
-
-def _words(quartiles: tuple[float, float, float] | None) -> str:
-    return "–" if quartiles is None else f"{quartiles[1]:.3g} ({quartiles[0]:.3g} to {quartiles[2]:.3g})"

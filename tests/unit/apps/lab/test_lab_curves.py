@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmgym.apps.lab.curves import Curve, Point, best_of_n_kl_exact, load_curves, pool_points, run_points, write_curves
+from lmgym.apps.lab.curves import Curve, Point, best_of_n_kl_exact, load_curves, pool_points, run_points
 from lmgym.apps.lab.forms import (
     BEST_OF,
     FORMS,
@@ -18,7 +18,7 @@ from lmgym.apps.lab.forms import (
     errors_by_form,
     extrapolation_error,
 )
-from lmgym.apps.lab.page import lab_page
+from lmgym.apps.lab.page import Found, lab_page
 from lmgym.apps.lab.pool import Pool
 from lmgym.scoring.best_of_n_estimates import best_of_n_kl
 
@@ -138,8 +138,8 @@ def test_a_short_curve_is_not_judged() -> None:
 def test_curves_survive_json_and_the_page_shows_every_one_of_them() -> None:
     d = np.linspace(0, 3, 12)
     curves = [curve(d, d * (1 - 0.3 * d), world, method) for world in (0, 1) for method in ("best_of_n", "ppo")]
-    assert load_curves(json.loads(json.dumps(write_curves(curves)))) == curves
-    page = lab_page("mine", curves)
+    assert load_curves(json.loads(json.dumps(Found(curves).as_json()))["curves"]) == curves
+    page = lab_page("mine", Found(curves))
     for id in ("world_0_ppo_0_gold", "world_1_best_of_n_0_score", "mean_ppo"):
         assert f'"{id}"' in page
     assert "Which form predicts" in page
