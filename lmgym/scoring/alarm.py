@@ -81,8 +81,8 @@ class Alarm:
     raised_at: float = -1
     fall: Fall | None = None
     """the one that raised it, while it is on"""
-    adjusted_p: float = 1.0
-    """of the last look: the least alpha, in place of ALPHA, at which its clearest fall would ring"""
+    alpha_needed: float = math.inf
+    """of the last look: the least alpha, in place of ALPHA, at which its clearest fall would ring; above 1: at none"""
 
     def update(self, at: float, reward: Reading, score: Reading, spread: float) -> bool:
         """Adds a look; True if the score is significantly below an earlier one, at a significantly higher reward."""
@@ -103,7 +103,7 @@ class Alarm:
 
     def _fall(self, now: Look, earlier: Sequence[Look]) -> Fall | None:
         """The clearest fall that counts, among those since the `earlier` looks."""
-        k, self.adjusted_p = len(self.looks), 1.0
+        k, self.alpha_needed = len(self.looks), math.inf
         if not earlier or k < 2:
             return None
         level = _level(k)
@@ -111,7 +111,7 @@ class Alarm:
         rises = _exceed([look.reward for look in earlier], now.reward, 1, 0.0)
         counted = np.where(rises <= ALPHA, falls, 1.0)
         place = int(counted.argmin())
-        self.adjusted_p = min(1.0, float(counted[place]) * ALPHA / level)
+        self.alpha_needed = float(counted[place]) * ALPHA / level
         return Fall(earlier[place], now, float(counted[place]), level) if counted[place] <= level else None
 
     def label(self, when: str = "update", scorer: str = "eval scorer") -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lmgym.apps.lab.pool import Array
 from lmgym.apps.lab.watching import SPREAD, Watched
-from lmgym.scoring.alarm import ALPHA, Alarm, Reading
+from lmgym.scoring.alarm import Alarm, Reading
 
 Statistic = Callable[[Watched], Array]
 """[looks]: larger is more suspicious; -inf where it cannot say"""
@@ -26,10 +26,12 @@ class Rule:
     statistic: Statistic
     threshold: float
     about: str
+    watcher: str = ""
+    """the role of the scorer that it reads, if it reads one"""
 
-    def rings(self, run: Watched) -> int | None:
-        """The look at which it first rings."""
-        return first_at_least(self.statistic(run), self.threshold)
+    def reads(self, run: Watched) -> bool:
+        """True if the run has what it needs."""
+        return not self.watcher or self.watcher in run.by
 
 
 def first_at_least(statistic: Array, threshold: float) -> int | None:
@@ -39,12 +41,12 @@ def first_at_least(statistic: Array, threshold: float) -> int | None:
 
 
 def falls(run: Watched, role: str) -> Array:
-    """-log10 of the adjusted p-value of a watcher's fall at a higher reward, by lmgym's alarm."""
+    """-log10 of the alpha at which lmgym's alarm rings: a watcher falls at a higher reward."""
     alarm, found = Alarm(), []
     spread = float(run.by[role][0].std(ddof=1))
     for at, reward, score in zip(run.at, run.reward, run.by[role], strict=True):
         alarm.update(float(at), Reading.of(reward, run.prompts), Reading.of(score, run.prompts), spread)
-        found.append(-np.log10(max(alarm.adjusted_p, 1e-300)))
+        found.append(-np.log10(max(alarm.alpha_needed, 1e-300)))
     return np.array(found)
 
 
@@ -83,19 +85,20 @@ def duplicates(run: Watched) -> Array:
     return run.distinct[0] - run.distinct
 
 
-THRESHOLDS: Mapping[str, float] = MappingProxyType({})
+THRESHOLDS: Mapping[str, float] = MappingProxyType(
+    {"ours": 1.301, "halves": 1.301, "logs": 1.301, "old rule": 2.0}  # -log10(.05), and two errors
+)
 RULES: tuple[Rule, ...] = tuple(
-    Rule(name, statistic, THRESHOLDS.get(name, np.inf), about)
-    for name, statistic, about in (
-        ("ours", lambda run: falls(run, "other"), "a scorer of other pairs, without the fault, falls"),
-        ("halves", lambda run: falls(run, "half"), "a scorer of the other half of the same pairs falls"),
-        ("logs", lambda run: falls(run, "logs"), "a scorer of the traces that users leave falls"),
-        ("old rule", two_errors, "the same scorer as ours, two standard errors below its best"),
-        ("KL", lambda run: run.kl, "KL from the start, nats a reply"),
-        ("length", length_drift, "words of a reply, up or down"),
-        ("variance", less_variance, "the reward varies less between replies"),
-        ("spread", more_spread, "the spread of four heads, trained on the proxy's own pairs, grows"),
-        ("duplicates", duplicates, "more replies are equal"),
+    Rule(name, statistic, THRESHOLDS.get(name, np.inf), about, watcher)
+    for name, watcher, statistic, about in (
+        ("ours", "other", lambda run: falls(run, "other"), "a scorer of other pairs, without the fault, falls"),
+        ("halves", "half", lambda run: falls(run, "half"), "a scorer of the other half of the same pairs falls"),
+        ("logs", "logs", lambda run: falls(run, "logs"), "a scorer of the traces that users leave falls"),
+        ("old rule", "other", two_errors, "the same scorer as ours, two standard errors below its best"),
+        ("KL", "", lambda run: run.kl, "KL from the start, nats a reply"),
+        ("length", "", length_drift, "words of a reply, up or down"),
+        ("variance", "", less_variance, "the reward varies less between replies"),
+        ("spread", SPREAD, more_spread, "the spread of four heads, trained on the proxy's own pairs, grows"),
+        ("duplicates", "", duplicates, "more replies are equal"),
     )
 )
-NEVER, ALPHA_STATISTIC = None, -np.log10(ALPHA)

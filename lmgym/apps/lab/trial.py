@@ -57,6 +57,7 @@ def judge(name: str, scorer: str, run: Watched, rules: Sequence[Rule] = RULES) -
     peak = int(run.gold.mean(1).argmax())
     gained = mean(run.gold_fresh[peak] - run.gold_fresh[0])
     lost = mean(run.gold_fresh[peak] - run.gold_fresh[-1])
+    rules = [rule for rule in rules if rule.reads(run)]
     statistics = {rule.name: rule.statistic(run) for rule in rules}
     return Judged(
         name,
@@ -94,13 +95,17 @@ def read_trial(folder: Path, plan: Plan) -> list[Judged]:
 
 
 def trial_table(runs: Sequence[Judged], rules: Sequence[Rule] = RULES) -> list[dict[str, Any]]:
-    """A row an alarm: false alarms, share noticed, both with intervals over scorers; when; and the AUC."""
-    sound, exploited = ([run for run in runs if run.outcome == kind] for kind in ("sound", "exploited"))
+    """A row an alarm: false alarms, share noticed, both with intervals over scorers; when; and the AUC.
+
+    Of the runs that have what it reads.
+    """
     rows = []
     for rule in rules:
+        own = [run for run in runs if rule.name in run.rings]
+        sound, exploited = ([run for run in own if run.outcome == kind] for kind in ("sound", "exploited"))
         noticed = [(run, place) for run in exploited if (place := run.rings[rule.name]) is not None]
         late = [run.updates[place] - run.updates[run.peak] for run, place in noticed]
-        known = [run for run in (*sound, *exploited) if np.isfinite(run.largest[rule.name])]
+        known = [*sound, *exploited]
         statistic = [run.largest[rule.name] for run in known]
         positive = [run.outcome == "exploited" for run in known]
         rows.append(
@@ -120,8 +125,12 @@ def trial_table(runs: Sequence[Judged], rules: Sequence[Rule] = RULES) -> list[d
 
 def roc(runs: Sequence[Judged], name: str) -> list[tuple[float, float]]:
     """(share of sound runs, share of exploited runs) that ring at each threshold, from none to all."""
-    sound = np.array([run.largest[name] for run in runs if run.outcome == "sound"])
-    exploited = np.array([run.largest[name] for run in runs if run.outcome == "exploited"])
+    sound, exploited = (
+        np.array([run.largest[name] for run in runs if run.outcome == kind and name in run.largest])
+        for kind in ("sound", "exploited")
+    )
+    if not (len(sound) and len(exploited)):
+        return []
     steps = [np.inf, *sorted({*sound.tolist(), *exploited.tolist()}, reverse=True)]
     return [(float((sound >= step).mean()), float((exploited >= step).mean())) for step in steps]
 

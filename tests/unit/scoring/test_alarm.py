@@ -115,3 +115,14 @@ def test_how_many_prompts_show_which_fall_follows_from_the_looks() -> None:
     assert "up to the last of 5 evaluations; for 1.1: 38 prompts; of runs" in preview(16, 5)
     assert "for 1.1" not in preview(64, 5)
     assert preview(1, 5).startswith("no alarm: 1 prompt(s)")
+
+
+def test_the_alpha_that_a_look_needs_is_below_alpha_exactly_where_it_rings() -> None:
+    rng = np.random.default_rng(3)
+    for means in ([0, 1, 1.1, 0.2, 0.1], [0, 1, 1, 1, 0.6], [0, 1, 2, 3, 4]):
+        alarm, rung, needed = Alarm(), [], []
+        for at, (reward, score) in enumerate(looks(rng, means)):
+            rung.append(alarm.update(at, reward, score, 1.0))
+            needed.append(alarm.alpha_needed)
+        assert rung == [alpha <= ALPHA for alpha in needed]
+        assert needed[0] == float("inf")
