@@ -5,7 +5,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from lmgym.apps.lab.page import write_page
 from lmgym.apps.lab.plan import read_plan
 from lmgym.apps.lab.record import PLAN_FILE, Lab, is_done, open_lab
 from lmgym.apps.lab.steps import LabStep, plan_steps
-from lmgym.console import say
+from lmgym.console import draw_live_line, erase_live_line, on_terminal, say
 from lmgym.errors import INTERRUPTED
 from lmgym.report.panels import duration
+from lmgym.report.status_line import clock
 
 FAILED = 1
+SHOWN_SECONDS = 1.0  # between two times on the terminal
 
 
 def run_lab(name: str, output: str | None, jobs: int) -> int:
@@ -54,7 +56,7 @@ def run_steps(lab: Lab, todo: Sequence[LabStep], jobs: int) -> list[LabStep]:
                 running[workers.submit(_run, lab, step)] = step
             if not running:
                 break  # all that are left need a step that failed
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
+            for done in _wait(running, f"{clock(time.monotonic() - began)}, {count} of {len(todo)} steps"):
                 step = running.pop(done)
                 count += 1
                 succeeded = done.result()
@@ -67,6 +69,15 @@ def run_steps(lab: Lab, todo: Sequence[LabStep], jobs: int) -> list[LabStep]:
     if waiting:
         say(f"steps that were not run, since they need one that failed: {len(waiting)}", error=True)
     return failed
+
+
+def _wait(running: Mapping[Future[bool], LabStep], so_far: str) -> set[Future[bool]]:
+    """Those that have ended, at least one; meanwhile a terminal shows what runs."""
+    while not (done := wait(running, SHOWN_SECONDS, FIRST_COMPLETED).done):
+        if on_terminal():
+            draw_live_line(f"{so_far}; running: {', '.join(step.name for step in running.values())}")
+    erase_live_line()
+    return done
 
 
 def log_of(folder: Path, step: LabStep) -> Path:

@@ -1,0 +1,150 @@
+"""The tables and figures of docs/over_optimisation.md, from labs that `lmgym lab run` has made.
+
+    lmgym lab run figure --jobs 2 --output outputs/lab/figure     # goes on where it was stopped
+    lmgym lab run alarms --jobs 2 --output outputs/lab/alarms
+    lmgym lab run unseen --jobs 2 --output outputs/lab/unseen     # a world chosen after all others were run
+    .venv/bin/python benchmarks/over_optimisation.py --labs outputs/lab
+    python docs/images/make_over_optimisation.py                  # draws them; needs matplotlib
+
+Writes benchmarks/results/over_optimisation.json: every curve with all seeds, CPU seconds by kind of step, the tables,
+and how many points of the unseen world lie in the prediction intervals of the six worlds: at each distance, mean +-
+t(.975) s sqrt(1 + 1/6) over worlds, for each method and scorer.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import describe_machine
+from scipy import stats
+
+from lmgym.apps.lab.curves import Curve, load_curves
+from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form, on_grid
+from lmgym.apps.lab.record import VERSION, open_lab
+from lmgym.apps.world.world import VERSION as WORLD_VERSION
+from lmgym.statistics import mean
+
+ROOT = Path(__file__).resolve().parent.parent
+METHODS = ("best_of_n", "ppo", "grpo")
+
+
+def cpu_seconds(folder: Path) -> dict[str, float]:
+    """Of a lab's steps, by kind: what is behind the world in their names, without names of runs."""
+    found: dict[str, float] = {}
+    for name, step in open_lab(folder).steps.items():
+        what = name.partition(": ")[2] or "world"
+        for method in METHODS[1:]:
+            what = method if f"_{method}_" in what and not what.startswith("watch") else what
+        for kind in ("proxy", "pool by", "watch"):
+            what = kind if what.startswith(kind) else what
+        found[what] = round(found.get(what, 0.0) + step["cpu_seconds"], 1)
+    return found | {"all": round(sum(found.values()), 1)}
+
+
+def by_run(curves: Sequence[Curve]) -> dict[tuple[str, str], list[Curve]]:
+    """Those without a KL penalty, by method and proxy, a curve a world."""
+    found: dict[tuple[str, str], list[Curve]] = {}
+    for curve in curves:
+        if not curve.kl_weight and "-half" not in curve.proxy:
+            found.setdefault((curve.method, curve.proxy), []).append(curve)
+    return found
+
+
+def peaks(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """A row a method and proxy: gain at the peak, distance of the peak, share lost at the end, at equal length too."""
+    rows = []
+    for (method, proxy), own in by_run(curves).items():
+        worlds = [curve.world for curve in own]
+        gain = [curve.peak.gold - curve.points[0].gold for curve in own]
+        equal = [
+            (curve.peak.equal_length - curve.points[0].gold) if curve.peak.equal_length is not None else None
+            for curve in own
+        ]
+        rows.append(
+            {
+                "method": method,
+                "proxy": proxy,
+                "gain at the peak": f"{mean(gain, worlds):.2f}",
+                "at equal length": f"{mean([one for one in equal if one is not None]):.2f}",
+                "root of the peak's KL": f"{mean([curve.peak.distance for curve in own], worlds):.2f}",
+                "lost at the end": f"{mean([curve.lost or 0.0 for curve in own], worlds):.2f}",
+            }
+        )
+    return rows
+
+
+def forms(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """A row a method and proxy: extrapolation errors, and the coefficients of Gao et al.'s form."""
+    rows = []
+    for (method, proxy), own in by_run(curves).items():
+        a, b = coefficients(own)
+        errors = errors_by_form(own)
+        rows.append(
+            {"method": method, "proxy": proxy}
+            | {form.name: f"{errors[form.name]:.2f}" for form in FORMS}
+            | {"a": f"{a:.2f}", "b": f"{b:.2f}"}
+        )
+    return rows
+
+
+def prediction(known: Sequence[Curve], unseen: Sequence[Curve]) -> list[dict[str, Any]]:
+    """A row a method and proxy: the share of the unseen world's points in the prediction interval of the others."""
+    others, rows = by_run(unseen), []
+    for key, own in by_run(known).items():
+        for curve in others.get(key, ()):
+            _, gains = on_grid([*own, curve])
+            n = len(own)
+            reach = stats.t.ppf(0.975, n - 1) * gains[:n].std(0, ddof=1) * np.sqrt(1 + 1 / n)
+            inside = np.abs(gains[n] - gains[:n].mean(0)) <= reach
+            rows.append(
+                {"method": key[0], "proxy": key[1], "world": curve.world, "inside": round(float(inside[1:].mean()), 3)}
+            )
+    return rows
+
+
+def rounded(value: Any) -> Any:
+    """Numbers with 4 digits."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown."""
+    if not rows:
+        return ""
+    columns = [*rows[0]]
+    body = ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
+    return "\n".join(["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", *body])
+
+
+def main() -> None:
+    """Reads what labs there are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--labs", type=Path, default=ROOT / "outputs/lab")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/over_optimisation.json")
+    arguments = parser.parse_args()
+    labs = {name: arguments.labs / name for name in ("figure", "alarms", "unseen")}
+    found: dict[str, Any] = {"lab": VERSION, "world": WORLD_VERSION, "machine": describe_machine(), "cpu_seconds": {}}
+    read = {name: json.loads((path / "figures.json").read_text()) for name, path in labs.items() if path.is_dir()}
+    for name in read:
+        found["cpu_seconds"][name] = cpu_seconds(labs[name])
+    curves = load_curves(read["figure"]["curves"])
+    found |= {"peaks": peaks(curves), "forms": forms(curves), "lost": read["figure"]["lost"]}
+    if "unseen" in read:
+        found["prediction"] = prediction(curves, load_curves(read["unseen"]["curves"]))
+    if "alarms" in read:
+        found |= {name: read["alarms"][name] for name in ("outcomes", "alarms", "trial")}
+    found |= {"curves": read["figure"]["curves"], "budgets": read["figure"]["budgets"]}
+    arguments.output.write_text(json.dumps(rounded(found)) + "\n")
+    for name in ("peaks", "forms", "prediction"):
+        print(table(found.get(name, [])), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()
