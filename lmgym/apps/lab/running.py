@@ -18,12 +18,12 @@ from lmgym.errors import INTERRUPTED
 from lmgym.report.panels import duration
 from lmgym.report.status_line import clock
 
-FAILED = 1
+FAILED, STOPPED = 1, 130
 SHOWN_SECONDS = 1.0  # between two times on the terminal
 
 
 def run_lab(name: str, output: str | None, jobs: int) -> int:
-    """Runs a plan. Returns 0, or 1 if a step failed: the others have run, but for those that need it."""
+    """Runs a plan. Returns 0; 1 if a step failed: the others have run, but for those that need it; 130 if stopped."""
     file, plan = read_plan(name)
     folder = Path(output or f"outputs/lab/{file.stem}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,11 @@ def run_lab(name: str, output: str | None, jobs: int) -> int:
     shutil.copyfile(file, folder / PLAN_FILE)
     done = len(steps) - len(todo)
     say(f"runs: {len(plan.runs)}, worlds: {len(plan.worlds)}, steps: {len(steps)}, of which done: {done}")
-    failed = run_steps(lab, todo, jobs)
+    try:
+        failed = run_steps(lab, todo, jobs)
+    except KeyboardInterrupt:
+        say("stopped: the same command goes on from here", error=True)
+        return STOPPED
     write_page(str(folder))
     for step in failed:
         say(f"error: {step.name} failed; its command and output: {log_of(folder, step)}", error=True)
