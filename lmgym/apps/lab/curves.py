@@ -26,6 +26,8 @@ from lmgym.report.run_files import RunFiles
 from lmgym.scoring.best_of_n_estimates import best_of_n_values
 
 FEW_SHORT = 0.05
+LOST = 0.2
+"""the share of its gain that an over-optimised run loses at least"""
 DECIMALS = 5
 """of scores that count as equal: sums in another order differ behind them"""
 
@@ -90,6 +92,12 @@ class Curve:
         """The share of the gold's gain at its peak that is lost at the last look; None without a gain."""
         best = self.peak.gold - self.points[0].gold
         return (self.peak.gold - self.points[-1].gold) / best if best > 0 else None
+
+    @property
+    def fallen(self) -> bool:
+        """True if LOST of the gain or more is lost at the last look, and more than two standard errors of gold."""
+        gain, loss = self.peak.gold - self.points[0].gold, self.peak.gold - self.points[-1].gold
+        return loss >= LOST * gain and loss > 2 * self.points[-1].gold_error
 
 
 def read_curves(folder: Path, plan: Plan) -> list[Curve]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from lmgym.apps.lab.alarms import RULES
 from lmgym.apps.lab.budget import Case, judged, read_cases
-from lmgym.apps.lab.curves import Curve, Point, read_curves
+from lmgym.apps.lab.curves import LOST, Curve, Point, read_curves
 from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form, on_grid
 from lmgym.apps.lab.record import VERSION, plan_of
-from lmgym.apps.lab.trial import LOST, Judged, counts, read_trial, roc, trial_table
+from lmgym.apps.lab.trial import Judged, counts, read_trial, roc, trial_table
 from lmgym.apps.world.world import VERSION as WORLD_VERSION
 from lmgym.console import say
 from lmgym.errors import shown_path
@@ -86,7 +86,7 @@ def lab_page(name: str, lab: Found) -> str:
     """The page as HTML."""
     curves = lab.curves
     worlds = list(dict.fromkeys(curve.world for curve in curves))
-    fallen = [curve for curve in curves if curve.lost is not None and curve.lost >= LOST]
+    fallen = [curve for curve in curves if curve.fallen]
     return render(
         title=shown(f"Laboratory: {name}"),
         badge={"kind": "good", "words": f"{len(curves)} curves"},
@@ -98,7 +98,7 @@ def lab_page(name: str, lab: Found) -> str:
         cards=[
             Card("runs", str(len(curves))),
             Card("worlds", str(len(worlds))),
-            Card("lost a fifth of their gain or more", str(len(fallen)), about="at the last look, since the peak"),
+            Card("over-optimised", str(len(fallen)), about=f"lost {LOST:.0%} or more of their gain since the peak"),
         ],
         sections=[
             *_over_worlds(curves),

@@ -16,13 +16,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from lmgym.apps.lab.alarms import RULES, Rule, first_at_least
+from lmgym.apps.lab.curves import LOST
 from lmgym.apps.lab.plan import Plan
 from lmgym.apps.lab.steps import WATCHED, folder_of
 from lmgym.apps.lab.watching import Watched
 from lmgym.statistics import Estimate, auc, mean, share
 
-LOST = 0.2
-"""the share of its gain that an exploited run loses at least"""
 Outcome = Literal["sound", "exploited", "neither"]
 
 

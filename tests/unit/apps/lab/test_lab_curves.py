@@ -150,4 +150,8 @@ def test_what_is_lost_is_a_share_of_the_gain_at_the_peak() -> None:
     found = curve(np.arange(4.0), np.array([0.5, 1.5, 1.3, 1.1]))
     assert found.peak.gold == 1.5
     assert found.lost == pytest.approx(0.4)
-    assert curve(np.arange(3.0), np.array([0.5, 0.4, 0.3])).lost is None
+    assert found.fallen
+    without_gain = curve(np.arange(3.0), np.array([0.5, 0.4, 0.2]))
+    assert without_gain.lost is None
+    assert without_gain.fallen
+    assert not curve(np.arange(3.0), np.array([0.5, 1.5, 1.4])).fallen
