@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmgym.apps.lab.curves import DECIMALS, best_of_n_kl_exact, pool_points
+from lmgym.apps.lab.curves import DECIMALS, best_of_n_kl_exact, pool_points, sizes_of
 from lmgym.apps.lab.plan import Plan
 from lmgym.apps.lab.pool import Array, Pool
 from lmgym.apps.lab.steps import folder_of
@@ -40,11 +40,6 @@ class Budget:
     def place(self) -> int:
         """Of the N at which the watched gain is highest."""
         return int(np.argmax(self.watched))
-
-
-def sizes_of(replies: int) -> list[int]:
-    """1, 2, 4, ... up to the number of replies."""
-    return [2**power for power in range(replies.bit_length())]
 
 
 def cross_fit(first: Array, second: Array) -> Budget:

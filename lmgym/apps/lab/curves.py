@@ -126,10 +126,9 @@ def pool_points(pool: Pool, scores: Array) -> list[Point]:
     """The best of 1, 2, 4, ... replies of a pool by scores [prompts, N]."""
     scores = scores.round(DECIMALS)
     slope = _slope(pool.gold, pool.words)
-    sizes = [2**power for power in range(scores.shape[1].bit_length())]
     start, points = best_of_n_values(scores, pool.gold, 1), list[Point]()
     short = (pool.words <= pool.words.mean()).astype(np.float64)
-    for n in sizes:
+    for n in sizes_of(scores.shape[1]):
         gold, reward, words, as_short = (
             best_of_n_values(scores, values, n) for values in (pool.gold, scores, pool.words, short)
         )
@@ -137,6 +136,11 @@ def pool_points(pool: Pool, scores: Array) -> list[Point]:
         kl = best_of_n_kl_exact(scores, n)
         points.append(_point(n, kl, reward, gold, start, words, equal))
     return points
+
+
+def sizes_of(replies: int) -> list[int]:
+    """1, 2, 4, ... up to the number of replies."""
+    return [2**power for power in range(replies.bit_length())]
 
 
 def best_of_n_kl_exact(scores: Array, n: int) -> float:
