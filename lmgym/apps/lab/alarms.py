@@ -86,13 +86,14 @@ def duplicates(run: Watched) -> Array:
 
 
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
-    {"ours": 1.301, "halves": 1.301, "logs": 1.301, "old rule": 2.0}  # -log10(.05), and two errors
+    {"ours": 1.301, "halves": 1.301, "other base": 1.301, "logs": 1.301, "old rule": 2.0}  # -log10(.05), and two errors
 )
 RULES: tuple[Rule, ...] = tuple(
     Rule(name, statistic, THRESHOLDS.get(name, np.inf), about, watcher)
     for name, watcher, statistic, about in (
         ("ours", "other", lambda run: falls(run, "other"), "a scorer of other pairs, without the fault, falls"),
         ("halves", "half", lambda run: falls(run, "half"), "a scorer of the other half of the same pairs falls"),
+        ("other base", "base", lambda run: falls(run, "base"), "a scorer as ours that began at another model falls"),
         ("logs", "logs", lambda run: falls(run, "logs"), "a scorer of the traces that users leave falls"),
         ("old rule", "other", two_errors, "the same scorer as ours, two standard errors below its best"),
         ("KL", "", lambda run: run.kl, "KL from the start, nats a reply"),

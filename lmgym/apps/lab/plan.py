@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lmgym.apps.lab.faults import FAULTS
 from lmgym.config import SEED, Range
@@ -38,6 +38,8 @@ class Proxy:
     """what the annotators of some of the pairs like, see faults.py"""
     planted: float = 0.0
     """share of the pairs in which they do"""
+    base: Literal["trunk", "policy"] = "trunk"
+    """the model that it begins at: one that was pretrained to match replies to chats, or the policy"""
     seed: int = 1
     spec: str = ""
     """a scorer as `--scorers` names it (a folder, FILE.py:FUNCTION, http://HOST:PORT#NAME) instead of a trained one"""
@@ -51,6 +53,8 @@ class Proxy:
         Range(1, 64).check(f"proxy {name}: members", self.members)
         Range(1, 64).check(f"proxy {name}: heads", self.heads)
         SEED.check(f"proxy {name}: seed", self.seed)
+        if self.base not in (bases := get_args(Proxy.__annotations__["base"])):
+            raise InputError(f"proxy {shown(name)} begins at {shown(self.base)}; needed: one of {listed(bases)}")
         for what, share in (("flipped", self.flipped), ("planted", self.planted)):
             Range(0, 1).check(f"proxy {name}: {what}", share)
         Range(0, 1).check(f"proxy {name}: flipped and planted together", self.flipped + self.planted)

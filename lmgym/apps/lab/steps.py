@@ -95,7 +95,7 @@ def _world_steps(plan: Plan, world: int) -> Iterator[LabStep]:
             *("world-model", "--world", tables, "--steps", TRUNK_STEPS, "--output", f"{here}/trunk"),
         )  # fmt: skip
     for name in names:
-        yield from _proxy_steps(plan.proxies[name], name, world)
+        yield from _proxy_steps(plan.proxies[name], name, world, policy)
     runs = [run for run in plan.runs if run.world == world]
     if any(run.samples for run in runs):
         yield from _pool_steps(plan, world, policy)
@@ -106,7 +106,7 @@ def _world_steps(plan: Plan, world: int) -> Iterator[LabStep]:
                 yield _watch_step(plan, run)
 
 
-def _proxy_steps(proxy: Proxy, name: str, world: int) -> Iterator[LabStep]:
+def _proxy_steps(proxy: Proxy, name: str, world: int, policy: str) -> Iterator[LabStep]:
     if proxy.spec:
         return
     here, made = folder_of(world), f"world {world}"
@@ -123,12 +123,14 @@ def _proxy_steps(proxy: Proxy, name: str, world: int) -> Iterator[LabStep]:
         write_pairs(world, folder / here / "tables", proxy, folder / pairs)
 
     several = proxy.members > 1
+    trunk = proxy.base == "trunk"
+    model, start = (f"{here}/trunk", f"{made}: model for the scorers") if trunk else (policy, f"{made}: policy")
     members = [f"{output}_{place + 1}" for place in range(proxy.members)] if several else [output]
     for place, member in enumerate(members):
         yield _step(
             f"{made}: proxy {name}" + (f", member {place + 1}" if several else ""),
-            f"{member}/run.json", (f"{made}: model for the scorers",),
-            *("train", "reward", "hh_pairwise", "--model", f"{here}/trunk", "--dataset", f"{pairs}/{file_of(proxy)}"),
+            f"{member}/run.json", (start,),
+            *("train", "reward", "hh_pairwise", "--model", model, "--dataset", f"{pairs}/{file_of(proxy)}"),
             *_flags({**SMALL, "eval_dataset": f"{pairs}/{HELD_OUT}", **PAIRS}),
             *_flags({"seed": proxy.seed + MEMBER_SEEDS * place, "name": name, "output": member}),
             *(("--heads", proxy.heads) if proxy.heads > 1 else ()),

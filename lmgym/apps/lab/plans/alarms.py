@@ -1,8 +1,9 @@
 """Alarms on trial: 176 runs against 44 scorers, of which 24 have a planted fault; four hours on two cores.
 
 Fixed before any of it was run, in worlds that no setting was chosen in. Each proxy is watched by a scorer of as many
-other pairs (with the fault: half; without it: other), by one of users' traces (logs), and by one of four heads on its
-own pairs. Each run is looked at eleven times on 1,024 held-out prompts, of which alarms read 512.
+other pairs (with the fault: half; without it: other, and base, which begins at another model), by one of users' traces
+(logs), and by one of four heads on its own pairs. Each run is looked at eleven times on 1,024 held-out prompts, of
+which alarms read 512.
 """
 
 from lmgym.apps.lab.faults import FAULTS
@@ -20,6 +21,7 @@ def with_watchers(name: str, pairs: int, fault: str = "", planted: float = 0.0) 
         name: Proxy(pairs, fault=fault, planted=planted),
         f"{name}-half": Proxy(pairs, first=pairs, fault=fault, planted=planted),
         f"{name}-other": Proxy(pairs, first=2 * pairs),
+        f"{name}-base": Proxy(pairs, first=2 * pairs, base="policy"),
         f"{name}-heads": Proxy(pairs, heads=4, fault=fault, planted=planted),
     }
 
@@ -42,8 +44,9 @@ PLAN = Plan(
     proxies=PROXIES,
     prompts=1024,
     watchers={
-        name: {"half": f"{name}-half", "other": f"{name}-other", "logs": "logs", "spread": f"{name}-heads"}
-        for name in {name for name, _ in PLACES}
+        name: {"logs": "logs", "spread": f"{name}-heads"}
+        | {role: f"{name}-{role}" for role in ("half", "other", "base")}
+        for name, _ in PLACES
     },
     flags={
         "ppo": {"max_updates": 320, "eval_updates": 32},

@@ -36,6 +36,7 @@ def run(gold: np.ndarray, watcher: np.ndarray | None = None, seed: int = 0, **ot
             "other": noisy(watched),
             "half": noisy(watched),
             "logs": noisy(watched),
+            "base": noisy(watched),
             "spread": np.full((LOOKS, PROMPTS), 0.2),
         },
     )

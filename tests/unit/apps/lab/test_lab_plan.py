@@ -27,6 +27,7 @@ TWO = Plan([Run("a"), Run("a", "grpo")], {"a": Proxy(pairs=100)})
         (replace(TWO, proxies={"a": Proxy(fault="word")}), "and a share above 0"),
         (replace(TWO, proxies={"a": Proxy(flipped=0.6, fault="word", planted=0.6)}), "flipped and planted together"),
         (replace(TWO, proxies={"a": Proxy(members=0)}), "members"),
+        (replace(TWO, proxies={"a": Proxy(base="gpt2")}), "begins at 'gpt2'; needed: one of trunk, policy"),
         (replace(TWO, proxies={"a": Proxy(pairs=0, flipped=0.1)}), "is trained on logs; needed: no setting of pairs"),
         (replace(TWO, runs=[Run("a/b")], proxies={"a/b": Proxy()}), "needed: letters, digits and dashes"),
         (replace(TWO, pool=(1, 8)), "pool"),
@@ -60,7 +61,7 @@ def test_two_different_proxies_have_two_different_commands() -> None:
     recipes = [
         Proxy(), Proxy(pairs=100), Proxy(first=100), Proxy(flipped=0.1), Proxy(fault="word", planted=0.1),
         Proxy(fault="format", planted=0.1), Proxy(fault="word", planted=0.2), Proxy(seed=2), Proxy(heads=4),
-        Proxy(pairs=0),
+        Proxy(pairs=0), Proxy(base="policy"),
     ]  # fmt: skip
 
     def commands(proxy: Proxy) -> tuple[str, ...]:
