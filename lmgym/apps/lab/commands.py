@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from lmgym.apps.world.commands import MAX_NEW_TOKENS, POLICY, TEMPERATURE
 from lmgym.runs.launch import launch
 
 
@@ -41,3 +42,21 @@ def report(folder: str) -> None:
     from lmgym.apps.lab.page import write_page
 
     launch(lambda: write_page(folder))
+
+
+@lab.command(
+    help="Score policies by the hidden utility of a reply in a simulated world, on prompts fixed for the version.\n\n"
+    f"{POLICY}\n\nA run's folder stands for its model. Several policies are compared with the first."
+)
+@click.argument("policies", nargs=-1, required=True, metavar="POLICY [POLICY ...]")
+@click.option("--world", required=True, metavar="SEED", help="seed of the world, as of `lmgym world`")
+@click.option("--seed", default=0, show_default=True, help="seed of sampling; the prompts are always the same")
+@TEMPERATURE
+@MAX_NEW_TOKENS
+@click.option("--output", help="JSON file for the record  [default: none is written]")
+def score(
+    policies: tuple[str, ...], world: str, seed: int, temperature: float, max_new_tokens: int, output: str | None
+) -> None:
+    from lmgym.apps.lab.score import Scoring, run_score
+
+    launch(lambda: run_score(policies, world, Scoring(seed, temperature, max_new_tokens), output))
