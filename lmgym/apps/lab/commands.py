@@ -44,6 +44,36 @@ def report(folder: str) -> None:
     launch(lambda: write_page(folder))
 
 
+@lab.command()
+@click.argument("scorer", metavar="SCORER")
+@click.option("--policy", required=True, metavar="MODEL", help="whose replies are optimised: a folder or hub id")
+@click.option("--prompts", default=64, show_default=True, type=click.IntRange(8), help="that neither half has")
+@click.option("--replies", default=64, show_default=True, type=click.IntRange(4), help="replies to each prompt")
+@MAX_NEW_TOKENS
+@TEMPERATURE
+@click.option("--seed", default=0, show_default=True, help="seed of sampling")
+@click.option("--output", default="outputs/budget", show_default=True, help="folder for what is made")
+def budget(
+    scorer: str,
+    policy: str,
+    prompts: int,
+    replies: int,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    output: str,
+) -> None:
+    """Say at which KL to stop optimising a scorer, without gold.
+
+    SCORER is the folder of a run of `lmgym train reward` on pairs. Two scorers are trained on disjoint halves of its
+    pairs, by prompt; the best of N of the policy's replies by either is scored by the other.
+    """
+    from lmgym.apps.lab.budget_command import Asking, run_budget
+
+    asking = Asking(prompts, replies, max_new_tokens, temperature, seed)
+    launch(lambda: run_budget(scorer, policy, asking, output))
+
+
 @lab.command(
     help="Score policies by the hidden utility of a reply in a simulated world, on prompts fixed for the version.\n\n"
     f"{POLICY}\n\nA run's folder stands for its model. Several policies are compared with the first."
