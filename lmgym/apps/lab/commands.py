@@ -6,9 +6,10 @@ import click
 
 from lmgym.apps.world.commands import MAX_NEW_TOKENS, POLICY, TEMPERATURE
 from lmgym.runs.launch import launch
+from lmgym.runs.usage import OneLineErrors
 
 
-@click.group()
+@click.group(cls=OneLineErrors)
 def lab() -> None:
     """Optimise scorers in simulated worlds, whose hidden utility is known: how far, and who notices?"""
 
