@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import describe_machine, pin_command
-from shapes import random_model, train_shape_tokenizer
+from shared import ROOT, describe_machine, pin_command, random_model, train_shape_tokenizer
 
 from lmgym.agents import Agent
 from lmgym.apps.agents.environment import AgentEnvironment
@@ -31,7 +30,6 @@ from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.models.devices import present_device
 
-ROOT = Path(__file__).resolve().parent.parent
 SAMPLING = {"max_new_tokens": 32, "temperature": 0.9, "top_p": 1.0, "top_k": 0}
 GAMES = {"Blackjack-v1": {"sab": False}, "CliffWalking-v1": {}}
 ENVIRONMENTS, MOST_TURNS = (1, 8, 64), 4

@@ -45,8 +45,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from launched import ROOT
-from machine import describe_machine
+from shared import ROOT, describe_machine
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging

@@ -12,25 +12,51 @@ of so many users, each with a seed of its own, say how often they do.
 import argparse
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gaussian_replies import GaussianReplies
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
-from lmgym.apps.world.ab_testing import RETENTION_DAYS, Ratio, compare, figures, users_needed
+from lmgym.apps.world.ab_testing import RETENTION_DAYS, figures
 from lmgym.apps.world.app import deploy
-from lmgym.apps.world.days import simulate_users
+from lmgym.apps.world.days import Moment, simulate_users
 from lmgym.apps.world.embedded_world import bot_reply
-from lmgym.apps.world.streams import draw_population
+from lmgym.apps.world.streams import Population, draw_population
+from lmgym.apps.world.users import Floats, Reaction
 from lmgym.apps.world.world import VERSION, World
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
+from lmgym.sample_sizes import units_needed
+from lmgym.statistics import Ratio, compare
 
-ROOT = Path(__file__).resolve().parent.parent
 WORLD = World(0)
 DAYS, CHANGE, PILOT, CALIBRATION = 31, 0.05, 2000, 60_000
 # a figure is settled once its last day is over: no need to simulate on
 HORIZON = {"conversation length": DAYS, "retry rate": DAYS} | {f"retention day {d}": d + 1 for d in RETENTION_DAYS}
+
+
+@dataclass(frozen=True)
+class GaussianReplies:
+    """A ConversationDriver without texts: normally distributed utilities, for tests of statistics."""
+
+    population: Population
+    mean: float = 0.0
+    spread: float = 1.0
+    seed: int = 0
+
+    def open(self, at: Moment) -> None:
+        """No text to make."""
+
+    def answer(self, at: Moment) -> Floats:
+        """Utilities[n], drawn from the policy's random numbers."""
+        chance = self.population.moments("policy", at.who, at.day, at.message, at.attempt, self.seed)
+        return self.mean + self.spread * chance.standard_normal(len(at.who))
+
+    def record(self, at: Moment, utilities: Floats, reaction: Reaction) -> None:
+        """Nothing to record."""
+
+    def advance(self, at: Moment) -> None:
+        """No text to make."""
 
 
 def with_bots(users: np.ndarray, seed: int, noise: int) -> dict[str, Ratio]:
@@ -78,7 +104,7 @@ def power(name: str, paired: bool, worth: float, experiments: int) -> dict:
     """Share of experiments that find a change of 5% with the number of users that a pilot suggests."""
     days, users = HORIZON[name], np.arange(PILOT)
     a, b = (without_words(users, 10**6 + 1, noise, noise * worth, days)[name] for noise in (0, 1))
-    needed = users_needed(CHANGE * a.value, compare(a, b, paired).spread)
+    needed = units_needed(CHANGE * a.value, compare(a, b, paired).spread)
     found = 0
     for seed in range(experiments):
         same = np.arange(needed)

@@ -23,11 +23,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
 from lmgym.apps.world.baselines import baselines
 
-ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ROOT / "reward_models/experiments"
 JOINT = "convo_joint"
 ROWS = 100_000

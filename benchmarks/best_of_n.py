@@ -22,8 +22,7 @@ from typing import Any
 
 import torch
 from generation import expanded_cache
-from machine import describe_machine, pin_command
-from shapes import make_shape
+from shared import ROOT, describe_machine, make_shape, pin_command
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from lmgym.data.records import read_records
@@ -36,7 +35,6 @@ from lmgym.models.saving import save_classifier
 from lmgym.scoring.scorers import HFScorer
 from lmgym.text import Conversation, Turn, render, tokenize_texts
 
-ROOT = Path(__file__).resolve().parent.parent
 CONTEXT, NEW, WINDOW = 400, 48, 512
 TURNS, OPENING = 10, 60  # of the session: its turns, and words of the first line
 SCORING_BATCHES = (1, 4, 16)

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
 from lmgym.apps.world.ab import Design, experiment
 from lmgym.apps.world.app import OneLine, deploy
@@ -27,7 +27,6 @@ from lmgym.apps.world.world import VERSION, World
 from lmgym.scoring.best_of_n_estimates import best_of_n_kl, best_of_n_values
 from lmgym.statistics import mean as mean_of
 
-ROOT = Path(__file__).resolve().parent.parent
 SIZES = (2, 4, 8, 16)
 POOL, PROMPTS = 64, 400
 FIGURES = ("conversation length", "retention day 30")

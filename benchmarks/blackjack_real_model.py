@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from games import exact_blackjack, load, returns_of
-from launched import ROOT, launch, metrics_of, rewards_of, seconds_of
-from machine import describe_machine
+from shared import ROOT, describe_machine, launch, metrics_of, rewards_of, seconds_of
 
 from lmgym.statistics import mean
 

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from machine import describe_machine
 from safetensors.torch import save_file
+from shared import ROOT, describe_machine
 
 from lmgym.runs import checkpoint_files
 from lmgym.runs.checkpoints import Checkpoints
 
-ROOT = Path(__file__).resolve().parent.parent
 TENSOR = 1 << 20
 
 

@@ -18,21 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
-import debate_judge as setting  # noqa: E402
+import debate_judge as setting
 
-from lmgym.apps.debate.audit.measuring import audit_judge, rounds_to_audit  # noqa: E402
-from lmgym.apps.debate.formats import FIRST, SECOND, consultancy, debate, judge_alone, other  # noqa: E402
-from lmgym.apps.debate.players.best_of_n import BestOfNPlayer  # noqa: E402
-from lmgym.apps.debate.players.protocol import Judge  # noqa: E402
-from lmgym.apps.debate.players.scripted import ScriptedPlayer  # noqa: E402
-from lmgym.apps.debate.tournament.results import figure  # noqa: E402
-from lmgym.apps.debate.transcript import Transcript  # noqa: E402
-from lmgym.statistics import mean  # noqa: E402
+from lmgym.apps.debate.audit.measuring import audit_judge, rounds_to_audit
+from lmgym.apps.debate.formats import FIRST, SECOND, consultancy, debate, judge_alone, other
+from lmgym.apps.debate.players.best_of_n import BestOfNPlayer
+from lmgym.apps.debate.players.protocol import Judge
+from lmgym.apps.debate.players.scripted import ScriptedPlayer
+from lmgym.apps.debate.tournament.results import figure
+from lmgym.apps.debate.transcript import Transcript
+from lmgym.statistics import mean
 
 QUESTIONS, SAMPLES = 100, (1, 4, 16)
 

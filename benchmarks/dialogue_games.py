@@ -20,18 +20,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from launched import ROOT, launch, metrics_of, rewards_of, seconds_of
-from machine import describe_machine
+from shared import ROOT, describe_machine, launch, metrics_of, rewards_of, seconds_of
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
 from lmgym.apps.games.dialogue.syllables import SMALL_GAMES, make_start
 from lmgym.apps.playpen.clembench.clembench_game import ClembenchGame, open_game
 from lmgym.apps.playpen.players import Model
-from lmgym.apps.playpen.playing import Game, play, tasks_of
+from lmgym.apps.playpen.playing import Game, close_games, play, tasks_of
 from lmgym.apps.playpen.registries.games import load_games
 from lmgym.apps.playpen.registries.specs import Spec
-from lmgym.apps.playpen.trainers.base import close_games
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
@@ -129,7 +127,7 @@ def _cpu_seconds(game: Game) -> float:
     """Of the subprocess of a game of clembench so far; 0 for one of ours."""
     if not isinstance(game, ClembenchGame):
         return 0.0
-    words = Path(f"/proc/{game.bridge._process.pid}/stat").read_text().rpartition(")")[2].split()
+    words = Path(f"/proc/{game.bridge.process._process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from launched import ROOT, metrics_of
-from machine import describe_machine
 from random_walks import optimality  # puts the repository's root before this folder
+from shared import ROOT, describe_machine, metrics_of
 
 from lmgym.environments import random_walks_model
 

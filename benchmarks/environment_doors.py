@@ -20,8 +20,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
-from launched import ROOT
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 

@@ -2,8 +2,12 @@
 
     .venv/bin/python benchmarks/flywheel.py        # five seeds; writes benchmarks/results/flywheel.json
 
-A seed is a world of its own words, an old scorer of what everybody agrees on, and a person with hidden tastes
-(`scripted_person.py`). The person types lines into a session and picks 30 times among six replies, `%export prefs`
+A seed is a world of its own words, an old scorer of what everybody agrees on, and a person with hidden tastes. What all
+people agree on (`agreed_worth`: on topic, not rude, not dull) is what an old scorer can learn from anybody. On what a
+reply has besides (`TASTES`) this person has an opinion that nobody told the old scorer: loves one kind of sentence,
+hates another. The bot says each kind by the toss of a coin, so the tastes have nothing to do with what all agree on.
+
+The person types lines into a session and picks 30 times among six replies, `%export prefs`
 writes the picks, `hh_pairwise` trains a new scorer from the old one on them, and a session with both judges 300 pairs
 of replies to other lines. Beside that, scorers that were trained on picks made at random in sessions of the same lines.
 SEEDS and the criterion (`judge`) were fixed before any of these seeds was run; settings were chosen on seeds from 100.
@@ -17,24 +21,26 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from machine import describe_machine
+from numpy.typing import NDArray
 from scipy.stats import binomtest
-from scripted_person import Person, agreed_worth, bot_reply, lines_of_a_chat
+from shared import ROOT, describe_machine
 
 from lmgym.apps.chat.actions import ChatView, Response
 from lmgym.apps.chat.session import ChatSession
 from lmgym.apps.chat.session_commands import respond
+from lmgym.apps.world.grammar import BOT_TEMPLATES, pick
+from lmgym.apps.world.users import message
+from lmgym.apps.world.utility import FEATURES, WEIGHTS
 from lmgym.apps.world.world import World
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.protocol import Scorer
 from lmgym.text import Conversation, Turn, messages, to_transcript
 
-ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (1, 2, 3, 4, 5)
 PICKS, TURNS_A_CHAT, BEST_OF, UNSEEN, RANDOM_SCORERS = 30, 2, 6, 300, 3
 P_GAIN, MOST_RANDOM_GAIN = 0.01, 0.02
@@ -43,7 +49,69 @@ MODEL = {"layers": 1, "width": 64, "vocab_size": 512, "max_length": 256}
 COMMON = ("--precision", "fp32", "--max_length", "128", "--save_updates", "-1", "--tracking", "none")
 OLD_FLAGS = (*COMMON, "--learning_rate", "3e-3", "--epochs", "2", "--global_batch", "32", "--micro_batch", "32")
 NEW_FLAGS = (*COMMON, "--learning_rate", "5e-4", "--epochs", "10", "--global_batch", "16", "--micro_batch", "16")
+# what a reply may have besides its statement: the kinds of sentence of the world's grammar that show it
+TASTES = {
+    "questions": ("question",),
+    "opinions": ("like", "dislike"),
+    "small talk": ("small_talk",),
+    "warm words": ("warm",),
+}
+WANDERS_OFF, MANNERS = 0.3, (0.7, 0.15, 0.15)  # how often the bot leaves the topic; says something, or is dull, or rude
+AGREED = ("on_topic", "off_topic", "rude", "dull")
+AGREED_SHARE, TASTE, NOISE = 0.5, 3.0, 0.5  # of this person: noise is the scale of a Gumbel variable
+TALKATIVE = 0.3
 Choose = Callable[[Conversation, Sequence[str]], int]
+
+
+def bot_reply(world: World, conversation: Conversation, rng: np.random.Generator) -> str:
+    """Two sentences: one that all agree on how good it is, and one that is a matter of taste."""
+    draw, grammar = random.Random(int(rng.integers(1 << 60))), world.grammar
+    topic = grammar.topic_of[grammar.named_things(conversation)[0]]
+    if draw.random() < WANDERS_OFF:
+        topic = pick(draw, [name for name in world.topics if name != topic])
+    manner = draw.choices(("statement", "dull", "rude"), MANNERS)[0]
+    closing = pick(draw, TASTES[pick(draw, tuple(TASTES))])
+    return " ".join(grammar.say(draw, BOT_TEMPLATES[kind], topic) for kind in (manner, closing))
+
+
+def lines_of_a_chat(world: World, rng: random.Random, turns: int) -> list[str]:
+    """A person's messages in a chat, which do not depend on the replies."""
+    topic = pick(rng, world.topics)
+    return [message(world.grammar, rng, topic, TALKATIVE, opening=not turn) for turn in range(turns)]
+
+
+def agreed_worth(world: World, conversations: Sequence[Conversation], replies: Sequence[str]) -> NDArray[np.float64]:
+    """Utility [n] of replies to everyone, by the world's features and the weights of AGREED."""
+    columns = [FEATURES.index(name) for name in AGREED]
+    return world.features(conversations, replies)[:, columns] @ np.array([WEIGHTS[name] for name in AGREED])
+
+
+@dataclass
+class Person:
+    """Loves one thing in replies and hates another, both drawn by the seed, and chooses with noise."""
+
+    world: World
+    seed: int
+    loves: str = field(init=False)
+    hates: str = field(init=False)
+    rng: np.random.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.loves, self.hates = random.Random(f"tastes {self.seed}").sample(sorted(TASTES), 2)
+        self.rng = np.random.default_rng([self.seed, 0])
+
+    def worth(self, conversation: Conversation, replies: Sequence[str]) -> NDArray[np.float64]:
+        """Utility [n] of replies to this person."""
+        found = AGREED_SHARE * agreed_worth(self.world, [conversation] * len(replies), replies)
+        return found + TASTE * np.array([self._has(r, self.loves) - self._has(r, self.hates) for r in replies])
+
+    def choose(self, conversation: Conversation, replies: Sequence[str]) -> int:
+        """The index of the reply that the person picks: the best by worth and Gumbel noise (Luce 1959)."""
+        noise = self.rng.gumbel(scale=NOISE, size=len(replies))
+        return int(np.argmax(self.worth(conversation, replies) + noise))
+
+    def _has(self, reply: str, taste: str) -> float:
+        return float(any(sentence.kind in TASTES[taste] for sentence in self.world.grammar.parse(reply)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from machine import describe_machine
+from shared import describe_machine
 
 from lmgym.generation.local_generation import load_causal
 from lmgym.generation.protocol import Sampling

@@ -20,8 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from launched import ROOT, launch, metrics_of, rewards_of
-from machine import describe_machine
+from shared import ROOT, describe_machine, launch, metrics_of, rewards_of
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 

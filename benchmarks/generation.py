@@ -22,15 +22,13 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from machine import describe_machine, pin_command
-from shapes import read_shape
+from shared import ROOT, describe_machine, pin_command, read_shape
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.generation.reply_batch import ReplyBatch
 
-ROOT = Path(__file__).resolve().parent.parent
 ROWS = 32  # replies at once, for both
 # name: (prompts, their lengths from and to, replies a prompt, lengths of the replies from and to)
 CASES = {

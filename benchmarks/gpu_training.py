@@ -2,9 +2,11 @@
 
 Rows of 1,024 tokens, half of them a reply that is learned (SFT) or read at its end (reward model). A micro-batch is a
 forward and a backward; the optimizer's step is timed beside it, since it comes once an update. In bf16 on a GPU.
+Roofs are a device's peak rates: by a large copy and a large matrix product, and by its data sheet.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_bench import NoText
 from model_costs import Shape, Way, generation_bytes
-from roofs import seconds_of, synchronize
-from shapes import random_model, read_shape, saved_config
+from shared import random_model, read_shape, saved_config
 
 from lmgym.config import ModelConfig
 from lmgym.generation.local_generation import LocalGenerator
@@ -30,6 +30,68 @@ from lmgym.text import Replies
 from lmgym.training.setup import CHECKPOINTING
 
 ROW, PROMPT, NEW_TOKENS, TIMES = 1024, 256, 128, 3
+# bytes a second of memory, dense bf16 operations a second: NVIDIA's data sheets of the SXM parts (H200 Tensor Core GPU:
+# 4.8 TB/s, 1,979 TFLOPS "with sparsity", half of it without; H100: 3.35 TB/s and the same processor)
+DATA_SHEETS = {"NVIDIA H200": (4.8e12, 989e12), "NVIDIA H100 80GB HBM3": (3.35e12, 989e12)}
+BLOCKS = 7  # timings, of which the median is taken
+
+
+@dataclass(frozen=True)
+class NoText:
+    """A tokenizer for token ids that are never decoded."""
+
+    size: int
+    pad_token_id = 0
+    eos_token, eos_token_id = "<eos>", 1
+
+    def __len__(self) -> int:
+        return self.size
+
+    def decode(self, ids, **settings) -> str:
+        """Nothing."""
+        return ""
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for what was asked of a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(work: Callable[[], object], device: torch.device, times: int = 1) -> float:
+    """Wall seconds of one of so many."""
+    synchronize(device)
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    synchronize(device)
+    return (time.perf_counter() - began) / times
+
+
+def measure_roofs(device: torch.device) -> dict[str, float]:
+    """Bytes (read and written) and bf16 operations a second, on random numbers; on a CPU small ones, in fp32."""
+    on_gpu = device.type == "cuda"
+    numbers, side, times = (GIB, 8192, 10) if on_gpu else (1 << 22, 256, 1)
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    source = torch.randn(numbers, dtype=dtype, device=device)
+    target = torch.empty_like(source)
+    a, b = (torch.randn(side, side, dtype=dtype, device=device) for _ in range(2))
+    product = torch.empty_like(a)
+    best = {}
+    for name, work, amount in (
+        ("bytes_per_second", lambda: target.copy_(source), 2 * source.nbytes),
+        ("flops_per_second", lambda: torch.mm(a, b, out=product), 2.0 * side**3),
+    ):
+        seconds_of(work, device, times)
+        best[name] = amount / statistics.median(seconds_of(work, device, times) for _ in range(BLOCKS))
+    return best
+
+
+def data_sheet(name: str) -> dict[str, float] | None:
+    """The same by the data sheet, where it is known."""
+    if name not in DATA_SHEETS:
+        return None
+    return dict(zip(("bytes_per_second", "flops_per_second"), DATA_SHEETS[name], strict=True))
 
 
 @dataclass(frozen=True)

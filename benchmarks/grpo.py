@@ -14,10 +14,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from contenders import BENCHMARKS, Contender, run_contender
-from machine import bf16_remark, describe_machine, pin_command
+import numpy as np
+from shared import (
+    BENCHMARKS,
+    PAIRS_FILE,
+    Contender,
+    bf16_remark,
+    cut_prompts,
+    describe_machine,
+    pin_command,
+    read_pairs,
+    run_contender,
+)
 
-GENERATIONS = 4
+PROMPTS, GENERATIONS = 16, 4
+REPLY_TOKENS = (8, 96)
 TOLERANCE = 1e-5
 # two iterations of 4 epochs: ratios and the KL are not trivial then
 CURVES = {"iterations": 2, "epochs": 4, "batch": 8, "kl_coef": 0.04}
@@ -49,14 +60,42 @@ def prepare(arguments: argparse.Namespace) -> tuple[Path, dict]:
     folder = arguments.cache / f"grpo_{arguments.model.name}_seed{arguments.seed}"
     rollouts, report = folder / "rollouts.jsonl", folder / "report.json"
     if not report.exists():
-        import grpo_inputs  # brings transformers in, which --help does not need
-        import real_pairs
-
         print(f"preparing {folder}")
         folder.mkdir(parents=True, exist_ok=True)
-        given = arguments.data or real_pairs.PAIRS_FILE, GENERATIONS, arguments.seed
-        report.write_text(json.dumps(grpo_inputs.write_rollouts(arguments.model, rollouts, *given), indent=1))
+        given = arguments.data or PAIRS_FILE, GENERATIONS, arguments.seed
+        report.write_text(json.dumps(write_rollouts(arguments.model, rollouts, *given), indent=1))
     return rollouts, json.loads(report.read_text())
+
+
+def write_rollouts(model: Path, path: Path, pairs: Path, generations: int, seed: int) -> dict:
+    """Writes JSONL of prompt_ids, reply_ids and score, a group's rows in succession; returns what they are.
+
+    Prompts are beginnings of real texts, replies are sampled; lengths of both are uniform. Scores are normal.
+    """
+    from lmgym.generation.local_generation import LocalGenerator  # which --help does not need
+    from lmgym.generation.protocol import Sampling
+    from lmgym.models.forward.policies import load_policy
+    from lmgym.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(str(model))
+    texts = [pair["chosen"] for pair in read_pairs(pairs)]
+    prompts = cut_prompts(texts, tokenizer, seed)[:PROMPTS]
+    generator = LocalGenerator(load_policy(str(model), tokenizer), tokenizer)
+    groups = generator.generate(prompts, generations, Sampling(REPLY_TOKENS[1], 1.0, seed=seed, ends_at_eos=False))
+    rng, lengths = np.random.default_rng(seed + 1), []
+    with path.open("w", encoding="utf-8") as file:
+        for prompt, replies in zip(prompts, groups, strict=True):
+            for reply in replies:
+                ids = list(reply.ids)[: rng.integers(REPLY_TOKENS[0], REPLY_TOKENS[1] + 1)]
+                row = {"prompt_ids": prompt, "reply_ids": ids, "score": float(rng.normal())}
+                file.write(json.dumps(row) + "\n")
+                lengths.append((len(prompt), len(ids)))
+    of_prompts, of_replies = np.array(lengths).T
+    return {
+        "rows": len(lengths),
+        "prompt_tokens": [int(of_prompts.min()), int(of_prompts.max()), float(of_prompts.mean())],
+        "reply_tokens": [int(of_replies.min()), int(of_replies.max()), float(of_replies.mean())],
+    }
 
 
 def contenders(arguments: argparse.Namespace, names: tuple[str, ...]) -> list[Contender]:

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from launched import ROOT, launch, metrics_of, seconds_of
-from machine import describe_machine
+from shared import ROOT, describe_machine, launch, metrics_of, seconds_of
 
 from lmgym.data.mixing import DataSet
 from lmgym.data.pairs import Pair, validate

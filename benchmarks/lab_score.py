@@ -37,9 +37,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
 ROWS, PAIRS, HELD_OUT, PROMPTS, EVAL_PROMPTS = 50_000, 4500, 500, 5120, 256
 BATCH, ROLLOUTS, GROUP, TOKENS, KL, BEST_OF = 64, 256, 8, 48, 0.1, 4
 UPDATES = {"grpo": 160, "trl_grpo": 160, "ppo": 320}

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from launched import launch as launch_file
-from launched import metrics_of, seconds_of
-from machine import describe_machine
 from ppo_world import launch, monitored, paired_gain, with_interval
 from random_walks import ROOT, make_start, optimality  # puts the repository's root before this folder
+from shared import describe_machine, metrics_of, seconds_of
+from shared import launch as launch_file
 
 from lmgym.environments.random_walks import draw_random_walks
 from lmgym.statistics import mean

@@ -20,8 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from launched import ROOT, metrics_of, seconds_of
-from machine import describe_machine
+from shared import ROOT, describe_machine, metrics_of, seconds_of
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 

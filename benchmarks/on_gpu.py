@@ -1,12 +1,10 @@
-"""Figures of one GPU: a run that learns and is resumed; training, generation (vLLM's too) and PPO by Qwen3's shapes.
+"""Figures of one GPU: a run that learns and is resumed; training, generation and PPO by Qwen3's shapes.
 
     python3 benchmarks/on_gpu.py                              # writes benchmarks/results/on_gpu.json
-    python3 benchmarks/on_gpu.py --parts decode --models qwen3-0.6b                # one step of decoding, a minute
     python3 benchmarks/on_gpu.py --device cpu --models tiny --output /tmp/x.json   # a rehearsal in fp32
 
 Weights and prompts are random, from fixed seeds; nothing is downloaded. Shares are of a copy and of a matrix product,
-measured in the same run. vLLM is timed where `lmgym engine setup` has made its environment. docs/settings.md and
-docs/results.md are made of the JSON by benchmarks/settings_page.py.
+measured in the same run. docs/settings.md and docs/results.md are made of the JSON by benchmarks/settings_page.py.
 """
 
 import argparse
@@ -25,19 +23,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before this folder, whose ppo.py is no package
 
 import torch
-from gpu_bench import WAYS, Bench
-from gpu_decode import measure_decode
-from gpu_ppo import measure
-from gpu_training import CASES, measure_generation, measure_training
-from gpu_vllm import measure_vllm
-from machine import describe_gpu, describe_machine
-from roofs import data_sheet, measure_roofs
+from gpu_ppo import WAYS, Bench, measure
+from gpu_training import CASES, data_sheet, measure_generation, measure_roofs, measure_training
+from shared import ROOT, describe_gpu, describe_machine
 
-from lmgym.errors import InputError
-from lmgym.generation.vllm_server import find_vllm
-
-ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("learning", "training", "generation", "decode", "vllm", "ppo")
+PARTS = ("learning", "training", "generation", "ppo")
 MICRO_BATCHES, BATCHES = [2048, 8192, 16384], [16, 64, 256]
 ON_A_CPU = [1024], [2]
 WALKS, STOP_AFTER = ("--method", "grpo", "--max_updates", "40", "--save_updates", "8", "--seed", "101"), 12
@@ -104,30 +94,16 @@ def tasks_of(arguments: argparse.Namespace, device: torch.device, roofs: dict) -
     """Measurements to be made, by part and name."""
     sizes, batches = ON_A_CPU if device.type == "cpu" else (MICRO_BATCHES, BATCHES)
     found: dict[str, dict[str, Callable]] = {part: {} for part in PARTS}
-    times_vllm = "vllm" in arguments.parts and has_vllm()
     found["learning"]["random walks"] = lambda: learn(arguments.output.with_suffix(".walks"))
     for name in arguments.models:
         for case in CASES[name]:
             found["training"][str(case)] = lambda case=case: measure_training(case, sizes, device)
         found["generation"][name] = lambda name=name: measure_generation(name, batches, roofs, device)
-        found["decode"][name] = lambda name=name: measure_decode(name, batches, roofs, device)
-        if times_vllm:
-            found["vllm"][name] = lambda name=name: measure_vllm(name, batches, roofs, device)
         for way in WAYS[name]:
             found["ppo"][f"{name} {way.name}"] = lambda name=name, way=way: measure(
                 Bench(name, way, device, arguments), roofs
             )
     return {part: found[part] for part in arguments.parts}
-
-
-def has_vllm() -> bool:
-    """True where `lmgym engine setup` has made an environment."""
-    try:
-        find_vllm()
-    except InputError as error:
-        print(f"vllm is left out: {error}")
-        return False
-    return True
 
 
 def went_wrong(found: Any) -> bool:
@@ -145,7 +121,7 @@ def show(record: dict[str, Any]) -> None:
     copied, multiplied = (record["roofs"][f"{name}_per_second"] / 1e12 for name in ("bytes", "flops"))
     print(f"\n{record['name']}: {copied:.2f} TB/s by a copy, {multiplied:.0f} TFLOP/s by a product")
     print(json.dumps(record["learning"]))
-    for part in ("training", "generation", "decode", "vllm"):
+    for part in ("training", "generation"):
         for name, entries in record[part].items():
             for entry in entries if isinstance(entries, list) else [entries]:
                 print(f"{part} {name}:", ", ".join(f"{key} {_short(value)}" for key, value in entry.items()))

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import describe_machine
 from scipy import stats
+from shared import ROOT, describe_machine
 
 from lmgym.apps.lab.curves import Curve, load_curves
 from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form, on_grid
@@ -27,7 +27,6 @@ from lmgym.apps.lab.record import VERSION, open_lab
 from lmgym.apps.world.world import VERSION as WORLD_VERSION
 from lmgym.statistics import mean
 
-ROOT = Path(__file__).resolve().parent.parent
 METHODS = ("best_of_n", "ppo", "grpo")
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import describe_machine
-from real_data import REAL_PAIRS, ROOT
+from shared import PAIRS_FILE, ROOT, describe_machine
 
 from lmgym.apps.lab.curves import pool_points
 from lmgym.apps.lab.pool import Pool
@@ -55,7 +54,7 @@ def train(model: Path, pairs: Path, output: Path, seed: int, eval_size: str) -> 
 def short_prompts(number: int) -> list[Conversation]:
     """The first different questions of the real pairs, of at most MOST_WORDS words, that begin a conversation."""
     found: dict[str, None] = {}
-    for record in read_records(str(REAL_PAIRS)):
+    for record in read_records(str(PAIRS_FILE)):
         question = str(record.fields["chosen"]).partition("\n\nHuman:")[2].partition("\n\nAssistant:")[0].strip()
         if 3 <= len(question.split()) <= MOST_WORDS:
             found[question] = None
@@ -102,7 +101,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folder, model = arguments.folder.resolve(), arguments.model.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    gold, seconds = train(model, REAL_PAIRS, folder / "gold", 0, "100")
+    gold, seconds = train(model, PAIRS_FILE, folder / "gold", 0, "100")
     prompts = short_prompts(PROMPTS + LABELLED)
     asked, labelled = prompts[:PROMPTS], prompts[PROMPTS:]
     two = sample(model, labelled, 2, folder / "two.json")

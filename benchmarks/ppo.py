@@ -14,10 +14,23 @@ import statistics
 import sys
 from pathlib import Path
 
-from contenders import BENCHMARKS, Contender, run_contender
-from machine import bf16_remark, describe_machine, pin_command
+import numpy as np
 from rich.console import Console
 from rich.table import Table
+from shared import (
+    BENCHMARKS,
+    PAIRS_FILE,
+    Contender,
+    bf16_remark,
+    cut_prompts,
+    describe_machine,
+    pin_command,
+    read_pairs,
+    run_contender,
+    save_real,
+    save_shape,
+    train_shape_tokenizer,
+)
 
 MICRO_BATCHES = (4, 8, 16)
 BATCH, NEW_TOKENS = 16, 48
@@ -87,21 +100,70 @@ def prepare(arguments: argparse.Namespace) -> tuple[Path, dict]:
     folder = arguments.cache / f"ppo_{arguments.shape}_seed{arguments.seed}"
     report = folder / "report.json"
     if not report.exists():
-        import ppo_inputs  # brings transformers in, which --help does not need
-        import real_pairs
-
         console.print(f"preparing {folder}")
         folder.mkdir(parents=True, exist_ok=True)
-        pairs = arguments.data or real_pairs.PAIRS_FILE
-        counts = ppo_inputs.write_inputs(arguments.model or arguments.shape, folder, pairs, NEW_TOKENS, arguments.seed)
+        pairs = arguments.data or PAIRS_FILE
+        counts = write_inputs(arguments.model or arguments.shape, folder, pairs, NEW_TOKENS, arguments.seed)
         report.write_text(json.dumps(counts, indent=1))
     return folder, json.loads(report.read_text())
 
 
+def write_inputs(source: str | Path, folder: Path, pairs: Path, new_tokens: int, seed: int) -> dict:
+    """Writes policy/, critic/, reward_model/, value_head.safetensors, rollouts.jsonl; returns what they are.
+
+    Of a shape's name all three models are random, each from a seed of its own; of a causal model's folder only the
+    heads of critic and reward model are. They share a tokenizer.
+    """
+    from lmgym.models.loading import load_config, load_tokenizer  # which --help does not need
+
+    texts = read_pairs(pairs)
+    real = isinstance(source, Path)
+    tokenizer = None if real else train_shape_tokenizer(source, (t for pair in texts for t in pair.values()))
+    for offset, (name, head) in enumerate(
+        {"policy": "causal", "critic": "classifier", "reward_model": "classifier"}.items()
+    ):
+        if real:
+            save_real(source, folder / name, head, seed + offset)
+        else:
+            save_shape(source, folder / name, tokenizer, head, seed + offset)
+    config, tokenizer = load_config(str(folder / "policy")), load_tokenizer(str(folder / "policy"))
+    write_value_head(folder / "value_head.safetensors", config.hidden_size, seed)
+    prompts = cut_prompts([pair["chosen"] for pair in texts], tokenizer, seed)
+    ids = range(1 + max(tokenizer.pad_token_id, tokenizer.eos_token_id), config.vocab_size)  # neither is replied
+    write_rollouts(folder / "rollouts.jsonl", prompts, ids, new_tokens, seed)
+    lengths = [len(prompt) for prompt in prompts]
+    return {"prompts": len(prompts), "prompt_tokens": [min(lengths), max(lengths)], "mean": float(np.mean(lengths))}
+
+
+def write_value_head(path: Path, width: int, seed: int) -> None:
+    """Linear(d, 2d) - ReLU - Linear(2d, 1) whose last layer is zero, so that values start at 0."""
+    import torch  # which --help does not need
+    from safetensors.torch import save_file
+
+    torch.manual_seed(seed)
+    first = torch.nn.Linear(width, 2 * width)
+    last = {"2.weight": torch.zeros(1, 2 * width), "2.bias": torch.zeros(1)}
+    save_file({"0.weight": first.weight.data, "0.bias": first.bias.data, **last}, path)
+
+
+def write_rollouts(path: Path, prompts: list[list[int]], ids: range, new_tokens: int, seed: int) -> None:
+    """Prompts with random replies and normal scores. Contenders that sample read the prompts alone."""
+    rng = np.random.default_rng(seed + 1)
+    with path.open("w", encoding="utf-8") as file:
+        for prompt in prompts:
+            reply = rng.integers(ids.start, ids.stop, new_tokens).tolist()
+            row = {"prompt_ids": prompt, "reply_ids": reply, "score": float(rng.normal())}
+            file.write(json.dumps(row) + "\n")
+
+
+def make_orders(iterations: int, epochs: int, batch: int, seed: int) -> list[list[list[int]]]:
+    """A permutation of the batch for each epoch of each iteration."""
+    rng = np.random.default_rng(seed + 2)
+    return [[rng.permutation(batch).tolist() for _ in range(epochs)] for _ in range(iterations)]
+
+
 def make_spec(arguments: argparse.Namespace, folder: Path, precision: str, iterations: int, replay: bool) -> dict:
     """A run's spec, but for the variant and the micro-batch, which are the contender's: runners/ppo_interface.py."""
-    from ppo_inputs import make_orders
-
     paths = {name: str(folder / name) for name in ("policy", "critic", "reward_model")}
     return {
         **paths,

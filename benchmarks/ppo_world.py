@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from launched import ROOT, metrics_of
-from machine import describe_machine
+from shared import ROOT, describe_machine, metrics_of
 
 from lmgym.statistics import mean
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contenders import BENCHMARKS, Contender, run_contender
+from shared import BENCHMARKS, Contender, run_contender
 
 RESULTS = BENCHMARKS / "results/preference_formulas.json"
 TOLERANCE = 1e-6

@@ -10,9 +10,8 @@ CPU seconds are of the measured updates and of the reference's log-probabilities
 import argparse
 import sys
 
-from contenders import Contender
-from machine import bf16_remark, describe_machine, pin_command
 from reward_training import console, parse_arguments, prepare, run_curves, run_speeds, that_can_run, write_section
+from shared import Contender, bf16_remark, describe_machine, pin_command
 
 CURVE_UPDATES = 20
 LARGEST_DIFFERENCE = 1e-5  # of a loss in fp32; with more, nothing is timed

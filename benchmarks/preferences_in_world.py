@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
 from lmgym.apps.world.world import VERSION
 from lmgym.generation.local_generation import LocalGenerator
@@ -33,7 +33,6 @@ from lmgym.text import Conversation, Replies, render_all, tokenize_texts
 from preferences.objectives import ReplyModel
 from preferences.probes import Forwards
 
-ROOT = Path(__file__).resolve().parent.parent
 PROMPTS, SAMPLES, BEST_OF = 400, 8, 4
 SHARED = [
     "--max_length", "128", "--precision", "fp32", "--learning_rate", "1e-4", "--beta", "0.1", "--tracking", "none",

@@ -15,8 +15,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from launched import ROOT, launch, metrics_of, rewards_of
-from machine import describe_machine
+from shared import ROOT, describe_machine, launch, metrics_of, rewards_of
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 

@@ -10,12 +10,11 @@ chosen on split 99, which is not reported.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
+
+from shared import PAIRS_FILE, ROOT, read_results, run_measured
 
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.records import read_records
@@ -24,8 +23,6 @@ from lmgym.data.splitting import split_by_unit
 from lmgym.distributed.ranks import free_port
 from lmgym.models.small_models import make_small_model
 
-ROOT = Path(__file__).resolve().parent.parent
-REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
 SETTINGS = {
     "max_length": "384",
     "precision": "fp32",
@@ -54,50 +51,6 @@ def write_rows(path: Path, pairs: list[Pair], swap: bool = False) -> Path:
     return path
 
 
-def resident_mib(parent: int) -> float:
-    """Memory of a process and all below it, in MiB (Linux)."""
-    pages, children = 0, [parent]
-    while children:
-        pid = children.pop()
-        try:
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                children += map(int, (task / "children").read_text().split())
-        except OSError:
-            continue
-    return pages * 4096 / 2**20
-
-
-def run_measured(command: list[str]) -> dict[str, float]:
-    """Runs a command to its end: its minutes and the peak memory over all its processes, in MiB.
-
-    Raises RuntimeError with what it printed last where it fails.
-    """
-    began, peak = time.perf_counter(), [0.0]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def watch() -> None:
-        while process.poll() is None:
-            peak[0] = max(peak[0], resident_mib(process.pid))
-            time.sleep(0.5)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    printed, _ = process.communicate()
-    watcher.join()
-    if process.returncode:
-        raise RuntimeError(printed[-3000:])
-    return {"minutes": (time.perf_counter() - began) / 60, "peak_memory_mib_all_processes": peak[0]}
-
-
-def read_results(output: Path) -> dict[str, dict]:
-    """The data counts and the last evaluation's metrics of a finished run on pairs."""
-    return {
-        "data": json.loads((output / "run.json").read_text())["data"],
-        "metrics": json.loads((output / "evaluation.json").read_text())["metrics"],
-    }
-
-
 def launch(output: Path, model: Path, train: Path, evaluation: Path, seed: int) -> dict:
     """One run; its metrics, minutes and peak memory over all processes."""
     flags = [part for name, value in SETTINGS.items() for part in (f"--{name}", value)]
@@ -118,7 +71,7 @@ def launch(output: Path, model: Path, train: Path, evaluation: Path, seed: int) 
 
 def run_seed(seed: int) -> dict:
     """The same split, model and order with labels as they are and swapped."""
-    pairs, rejections = validate(read_records(str(REAL_PAIRS)))
+    pairs, rejections = validate(read_records(str(PAIRS_FILE)))
     train, evaluation = split_by_unit(pairs, 0.2, seed)
     texts = [reply for pair in train for reply in (pair.chosen, pair.rejected)]
     texts += [turn.text for pair in train for turn in pair.conversation.turns]

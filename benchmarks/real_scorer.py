@@ -13,8 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from machine import describe_machine
-from real_data import REAL_PAIRS, ROOT, read_results, run_measured
+from shared import PAIRS_FILE, ROOT, describe_machine, read_results, run_measured
 
 SETTINGS = {
     "eval_size": "0.2",
@@ -42,7 +41,7 @@ def train_command(model: Path, pairs: Path, output: Path, seed: int) -> list[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=ROOT / "outputs/models/smollm2-135m")
-    parser.add_argument("--pairs", type=Path, default=REAL_PAIRS, help="real preference pairs")
+    parser.add_argument("--pairs", type=Path, default=PAIRS_FILE, help="real preference pairs")
     parser.add_argument("--seed", type=int, default=0, help="of the head, the adapters and the order of pairs")
     parser.add_argument("--run", type=Path, default=ROOT / "outputs/real_scorer", help="folder of the training run")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/real_scorer.json")

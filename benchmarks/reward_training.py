@@ -8,14 +8,27 @@ import argparse
 import datetime
 import json
 import random
+import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from contenders import BENCHMARKS, Contender
-from machine import bf16_remark, describe_machine, pin_command
-from measuring import choose_micro_batches, compare_losses, measure, summarise
 from rich.console import Console
 from rich.table import Table
+from shared import (
+    BENCHMARKS,
+    PAIRS_FILE,
+    Contender,
+    bf16_remark,
+    check_result,
+    describe_machine,
+    make_shape,
+    pin_command,
+    read_pairs,
+    run_contender,
+    save_real,
+    write_token_pairs,
+)
 
 MAX_LENGTH = 256
 MICRO_BATCHES = (4, 8, 16, 32)
@@ -24,6 +37,7 @@ UPDATES = {"S": (2, 20), "L": (1, 3)}
 SWEEP_UPDATES = {"S": (1, 8), "L": (1, 2)}
 OF_A_MODEL = (1, 2)  # --model, either
 CURVE_UPDATES = 50
+Say = Callable[[str], None]
 console = Console(width=130)  # a log file has no width of its own, and the table needs this much
 
 
@@ -90,20 +104,18 @@ def prepare(arguments: argparse.Namespace, head: str = "classifier") -> dict:
     folder = arguments.cache / f"{name}_seed{arguments.seed}"
     pairs, report = folder / "pairs.jsonl", folder / "pairs_report.json"
     if not report.exists():
-        import real_pairs  # brings transformers in, which --help does not need
-        import shapes
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer  # which --help does not need
 
         console.print(f"preparing {folder}")
         folder.mkdir(parents=True, exist_ok=True)
-        texts = real_pairs.read_pairs(arguments.data or real_pairs.PAIRS_FILE)
+        texts = read_pairs(arguments.data or PAIRS_FILE)
         both_sides = [text for pair in texts for text in (pair["chosen"], pair["rejected"])]
         if arguments.model:
-            shapes.save_real(arguments.model, folder / "model", head, arguments.seed)
+            save_real(arguments.model, folder / "model", head, arguments.seed)
         else:
-            shapes.make_shape(arguments.shape, folder / "model", both_sides, head, arguments.seed)
+            make_shape(arguments.shape, folder / "model", both_sides, head, arguments.seed)
         tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-        counts = real_pairs.write_token_pairs(texts, tokenizer, pairs, MAX_LENGTH)
+        counts = write_token_pairs(texts, tokenizer, pairs, MAX_LENGTH)
         report.write_text(json.dumps(counts, indent=1))
     return {"model": str(folder / "model"), "pairs": str(pairs), "report": json.loads(report.read_text())}
 
@@ -134,6 +146,73 @@ def make_spec(arguments: argparse.Namespace, prepared: dict, warmup: int, measur
         "max_length": MAX_LENGTH,
         "order": training_order(pairs, updates, arguments.pairs_per_update, arguments.seed),
     }
+
+
+def choose_micro_batches(
+    contenders: list[Contender], spec: dict, pin: list[str], say: Say
+) -> tuple[dict[str, int], dict]:
+    """The quickest micro-batch of each contender that may choose, by one short run each; and what was measured."""
+    chosen, sweep = {}, {}
+    for contender in contenders:
+        candidates = [size for size in contender.micro_batches if spec["pairs_per_update"] % size == 0]
+        if len(candidates) == 1:
+            chosen[contender.name] = candidates[0]
+            continue
+        speeds = {}
+        for size in candidates:
+            speeds[size] = run_contender(contender, spec, size, pin)["pairs_per_cpu_second"]
+            say(f"sweep  {contender.name:13} micro_batch {size:3}  {speeds[size]:7.2f} pairs/CPU s")
+        sweep[contender.name] = speeds
+        chosen[contender.name] = max(speeds, key=speeds.get)
+    return chosen, sweep
+
+
+def measure(contenders: list[Contender], spec: dict, chosen: dict, repetitions: int, pin: list[str], say: Say) -> dict:
+    """Results of all repetitions by contender; interleaved, so that a slow minute of the machine hits all alike."""
+    results: dict[str, list[dict]] = {contender.name: [] for contender in contenders}
+    for repetition in range(repetitions):
+        for contender in contenders:
+            result = run_contender(contender, spec, chosen[contender.name], pin)
+            check_result(contender, result, results)
+            results[contender.name].append(result)
+            speed, seconds = result["pairs_per_cpu_second"], result["cpu_seconds"]
+            say(f"run {repetition + 1}  {contender.name:13} {speed:7.2f} pairs/CPU s ({seconds:.1f} s)")
+    return results
+
+
+def summarise(results: dict[str, list[dict]], chosen: dict[str, int]) -> dict[str, dict]:
+    """Medians and ranges by contender, each with the ratio of its median speed to every other's."""
+    summary = {}
+    for name, runs in results.items():
+        speeds = [run["pairs_per_cpu_second"] for run in runs]
+        summary[name] = {
+            "micro_batch": chosen[name],
+            "pairs_per_cpu_second": statistics.median(speeds),
+            "range": [min(speeds), max(speeds)],
+            "tokens_per_cpu_second": statistics.median(run["tokens_per_cpu_second"] for run in runs),
+            "peak_memory_mib": statistics.median(run["peak_memory_mib"] for run in runs),
+        }
+    for entry in summary.values():
+        entry["ratio_to"] = {
+            name: entry["pairs_per_cpu_second"] / other["pairs_per_cpu_second"] for name, other in summary.items()
+        }
+    return summary
+
+
+def compare_losses(contenders: list[Contender], spec: dict, reference: str, pin: list[str], say: Say) -> dict:
+    """Losses by contender, with the mean and largest absolute difference from the reference's, update by update."""
+    losses, versions = {}, {}
+    for contender in contenders:
+        result = run_contender(contender, spec, contender.micro_batches[0], pin)
+        losses[contender.name], versions[contender.name] = result["losses"], result["versions"]
+    differences = {}
+    for name in losses:
+        if name == reference or reference not in losses:
+            continue
+        gaps = [abs(mine - its) for mine, its in zip(losses[name], losses[reference], strict=True)]
+        differences[name] = {"largest": max(gaps), "mean": statistics.fmean(gaps)}
+        say(f"{name} against {reference}: largest {max(gaps):.2e}, mean {statistics.fmean(gaps):.2e} a loss")
+    return {"differences": differences, "losses": losses, "versions": versions}
 
 
 def print_speeds(summary: dict[str, dict], title: str) -> None:

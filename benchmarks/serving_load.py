@@ -19,9 +19,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
-ROOT = Path(__file__).parent.parent
 CLIENTS, BATCHES = (1, 16, 256), (1, 16)
 WORDS = ["tea", "money", "sleep", "garden", "train", "music", "winter", "cooking", "friend", "letter"]
 

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from machine import describe_machine
 from serving_load import ROOT, WORDS, memory_mb, start
+from shared import describe_machine
 
 GOOD_CLIENTS = 3
 MOST_MB = 1

@@ -14,11 +14,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before this folder, whose ppo.py is no package
 
 from model_costs import Shape
-from shapes import read_shape, saved_config
+from shared import ROOT, read_shape, saved_config
 
 from lmgym.cli.estimate import estimate_of
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/settings.md"
 RESULTS = ROOT / "benchmarks/results/on_gpu.json"
 SHAPES = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b")

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from contenders import Contender, run_contender
-from machine import describe_machine, pin_command
+from shared import ROOT, Contender, describe_machine, pin_command, run_contender
 from transformers import AutoModelForCausalLM
 
 from lmgym.apps.world.making import make_world, make_world_policy
@@ -36,7 +35,6 @@ from lmgym.models.loading import load_tokenizer
 from sft.conversations import validate_chats
 from sft.tokenization import Example, tokenize_chats
 
-ROOT = Path(__file__).resolve().parent.parent
 ROWS, MAX_LENGTH = 64, 512
 MICRO_BATCHES = (1, 4, 16)  # each way may choose; rows
 TRL_MICRO_BATCHES = (1, 4)  # packed rows of up to MAX_LENGTH tokens

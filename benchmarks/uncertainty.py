@@ -36,11 +36,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from launched import ROOT, metrics_of
-from machine import describe_machine
 from numpy.typing import NDArray
 from preferences_in_world import held_out_prompts
 from scipy import stats
+from shared import ROOT, describe_machine, metrics_of
 
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
@@ -48,7 +47,8 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.agreement import pair_agreement
 from lmgym.scoring.combinations import error_correlation, spread
-from lmgym.scoring.ensembles import is_ensemble, read_ensemble, write_ensemble
+from lmgym.scoring.ensembles import read_ensemble, write_ensemble
+from lmgym.scoring.folders import is_ensemble
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.scorers import read_settings
 from lmgym.statistics import jackknife

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from machine import describe_machine
+from shared import ROOT, describe_machine
 
 from lmgym.apps.world.checker import faults
 from lmgym.apps.world.making import make_world, make_world_policy
@@ -31,7 +31,6 @@ from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation
 
-ROOT = Path(__file__).resolve().parent.parent
 REPLIES = 500
 SAMPLINGS = ((1.0, 1.0), (1.0, 0.95), (0.8, 0.95))  # temperature, top-p
 TRAIN = {

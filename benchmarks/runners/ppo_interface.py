@@ -7,19 +7,24 @@ Import this module before torch: `interface` sets the thread count and keeps Hug
 from interface import parse_paths  # isort: skip  (before torch)
 
 import json
+import math
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
-from products import CountProducts
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["Clock", "Memory", "PPOSpec", "Rollout", "parse_paths", "read_rollouts", "read_spec", "write_result"]
+
+# the factor whose rows and inner width count, by the name of the operation; the result's last axis is the third number
+FACTOR = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "linear": 0, "_linear_pointwise": 0}
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,27 @@ class Memory:
         peak = resident_mib("VmHWM")
         above = peak - self.before - self.models
         return {"before_models": self.before, "models": self.models, "peak": peak, "above_models": above}
+
+
+class CountProducts(TorchDispatchMode):
+    """Operations of matrix products, counted as they run between `__enter__` and `__exit__`, whoever calls.
+
+    Two a multiplication. Attention's fused kernels do not count.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Sequence[type], arguments: tuple = (), named: dict | None = None
+    ) -> torch.Tensor:
+        """Runs the operation."""
+        found = operation(*arguments, **(named or {}))
+        place = FACTOR.get(operation._overloadpacket.__name__)
+        if place is not None:
+            self.operations += 2 * math.prod(arguments[place].shape) * found.shape[-1]
+        return found
 
 
 class Clock:

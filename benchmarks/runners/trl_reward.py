@@ -74,7 +74,7 @@ def common_settings(spec, folder: str, rows: int) -> dict[str, Any]:
 def reward_config(spec, folder: str) -> RewardConfig:
     """RewardConfig of a variant; whatever is not named here is TRL's default."""
     settings = common_settings(spec, folder, spec.micro_batch)
-    settings["max_length"] = None  # real_pairs.py has already left out what is too long
+    settings["max_length"] = None  # the driver has already left out what is too long
     if spec.variant == "best":
         settings["gradient_checkpointing"] = False  # TRL's default is True
         settings["train_sampling_strategy"] = "group_by_length"

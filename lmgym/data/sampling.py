@@ -38,7 +38,7 @@ def limit_per_group(group_ids: ArrayLike, limit: int, mode: Mode = "unchanged", 
 
     `group_ids`: [rows], integers or strings. Of a group with more rows, mode "unchanged" keeps the first ones,
     "reverse" the last ones and "random" a uniformly random subset that depends on the seed and all of `group_ids`.
-    Time is that of a sort (benchmarks/data_prep.py).
+    Time is that of a sort.
     Raises ValueError for another mode, a negative limit, ids that are missing and ids of another kind.
     """
     if mode not in get_args(Mode):

@@ -15,8 +15,8 @@ LAUNCHES = "one_gpu or nothing_beats_the_machine"
 BENCHMARK = """
 import runpy, sys
 sys.path.insert(0, {folder!r})
-import roofs
-roofs.measure_roofs = lambda device: dict(bytes_per_second=1e14, flops_per_second=1e16)
+import gpu_training
+gpu_training.measure_roofs = lambda device: dict(bytes_per_second=1e14, flops_per_second=1e16)
 sys.argv = [{script!r}, "--models", "tiny", "--parts", "ppo", "--iterations", "2", "--output", {output!r}]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flywheel import TURNS_A_CHAT
-from scripted_person import bot_reply, lines_of_a_chat
+from flywheel import TURNS_A_CHAT, bot_reply, lines_of_a_chat
 
 from lmgym.apps.world.world import World
 from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flywheel import TURNS_A_CHAT, enter
+from flywheel import TURNS_A_CHAT, Person, enter, lines_of_a_chat
 from scipy.stats import ttest_1samp
-from scripted_person import Person, lines_of_a_chat
 
 from lmgym.apps.chat.actions import ChatView
 from lmgym.apps.chat.session import ChatSession

@@ -17,7 +17,7 @@ from alarm_real_runs import (
     other_rules,
     summary,
 )
-from launched import ROOT
+from shared import ROOT
 
 from lmgym.scoring.alarm import Alarm, Reading
 from lmgym.text import Conversation, Turn

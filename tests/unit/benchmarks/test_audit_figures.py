@@ -3,7 +3,7 @@
 import json
 import re
 
-from launched import ROOT
+from shared import ROOT
 
 PAGE = (ROOT / "docs/scorecards.md").read_text()
 

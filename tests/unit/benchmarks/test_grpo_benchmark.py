@@ -8,9 +8,9 @@ from pathlib import Path
 import grpo_formulas
 import pytest
 import torch
-from contenders import Contender, run_contender
-from grpo_cases import CASES, Case
+from grpo_formulas import CASES, Case
 from launching import scripts_are_forked
+from shared import Contender, run_contender
 from transformers import AutoModelForCausalLM
 
 STORED = json.loads(grpo_formulas.RESULTS.read_text())

@@ -12,9 +12,8 @@ import launching
 import on_gpu
 import pytest
 import torch
-from gpu_bench import Bench, NoText
-from gpu_decode import CountOperations
-from gpu_training import CASES, expected
+from gpu_ppo import Bench
+from gpu_training import CASES, NoText, expected
 from model_costs import (
     Rows,
     Shape,
@@ -28,7 +27,7 @@ from model_costs import (
     scoring_flops,
     trunk_flops,
 )
-from shapes import random_model, read_shape
+from shared import random_model, read_shape
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -175,15 +174,6 @@ def test_estimates_are_within_five_percent_of_what_an_h200_held(name: str) -> No
     assert found == pytest.approx(entry["gib_expected"])
 
 
-def test_operations_that_compute_are_counted_and_views_are_not() -> None:
-    rows = torch.ones(2, 3)
-    with CountOperations() as counted:
-        rows.view(3, 2).t()[0]
-        rows.add_(1)
-        torch.mm(rows, rows.t()).softmax(-1)
-    assert counted.found == 3
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_one_line_says_what_is_missing() -> None:
     done = launching.run(launching.launch("fork", script=SCRIPT))
@@ -210,9 +200,6 @@ def test_a_rehearsal_on_a_cpu_checks_times_and_writes(
         assert [entry["tokens"] for entry in entries] == [1024]
         assert entries[0]["tokens_per_second"] == pytest.approx(1024 / entries[0]["seconds"])
     assert record["generation"]["tiny"][0]["rows"] == 2
-    [step] = record["decode"]["tiny"]
-    assert 20 < step["operations_a_layer"] < 200
-    assert 0 < step["share_of_bandwidth"] < 1
     assert list(record["ppo"]) == ["tiny full", "tiny hydra", "tiny lora"]
     for run in record["ppo"].values():
         checks = run["checks"]

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from contenders import Contender, run_contender
 from launching import scripts_are_forked
-from ppo_inputs import make_orders, write_inputs
-from real_pairs import write_token_pairs
-from shapes import save_real
+from shared import Contender, run_contender, save_real, write_token_pairs
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from benchmarks.ppo import make_orders, write_inputs
 
 
 def pairs_of(repeated: int) -> list[dict[str, str]]:

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flywheel import SEEDS, Comparison, Outcome, compare, judge
-from scripted_person import TASTES, Person, agreed_worth, bot_reply
+from flywheel import SEEDS, TASTES, Comparison, Outcome, Person, agreed_worth, bot_reply, compare, judge
 
 from lmgym.apps.world.world import World
 from lmgym.text import Conversation, Turn

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from gaussian_replies import GaussianReplies
+from app_tests import GaussianReplies
 
 from lmgym.apps.world.ab import _comparison
 from lmgym.apps.world.ab_testing import assign_users, figures

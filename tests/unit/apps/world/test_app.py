@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from gaussian_replies import GaussianReplies
+from app_tests import GaussianReplies
 
 from lmgym.apps.world.app import OneLine, deploy
 from lmgym.apps.world.behaviour import HELD_OUT, Behaviour

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gaussian_replies import GaussianReplies
+from app_tests import GaussianReplies
 
 from lmgym.apps.world.ab import Design
 from lmgym.apps.world.ab_testing import figures
