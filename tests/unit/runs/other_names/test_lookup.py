@@ -10,7 +10,7 @@ import pytest
 
 from lmgym.runs.flags import flatten, override
 from lmgym.runs.other_names import LIBRARIES, subjects
-from lmgym.runs.other_names.answers import STAGES, Row, read
+from lmgym.runs.other_names.answers import STAGES, Answer, Row, read
 from lmgym.runs.other_names.lookup import answer, find, stage_of
 
 ROOT = Path(__file__).parents[4]
@@ -259,30 +259,55 @@ def test_a_hundred_and_fifty_names_drawn_from_the_libraries_configs_are_answered
                 assert wanted in str(find(library, name, stage)), (library, name, find(library, name, stage))
 
 
+SEVERAL = "In several libraries"
+BY_WORD = "All of them, by a word in the name"
+"""titles of the page's tables of no one library"""
+
+
 def in_words(row: Row) -> str:
     return re.sub(r"(--[a-z_]\w*)", r"`\1`", str(row.answer).removeprefix("write "))
 
 
-def table(module: object) -> str:
-    """A library's rows in docs/coming_from.md: names with one answer are one row; flags of the same name are none."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for row in read(module.NAMES).rows:  # type: ignore[attr-defined]
-        if row.answer.text != f"--{row.name}":
-            stages = "" if len(row.stages) == len(STAGES) else ", ".join(one for one in STAGES if one in row.stages)
-            found.setdefault((in_words(row), stages), []).append(f"`{row.name}`")
-    return "".join(f"| {', '.join(names)} | {said} | {stages} |\n" for (said, stages), names in found.items())
+Group = tuple[str, tuple[str, ...]]
+"""the title of a table, and the stages of its rows"""
 
 
-def page() -> str:
-    """The page's tables."""
+def groups() -> dict[Group, dict[str, list[str]]]:
+    """The names by table and answer, without flags of the same name.
+
+    A sentence that two libraries have stands in one table for all of them, with those names that all answer alike.
+    """
     titles: dict[object, str] = {}
     for library, modules in LIBRARIES.items():
         titles.setdefault(modules[0], library)
         for module in modules[1:]:
             titles.setdefault(module, "transformers")
-    titles[subjects] = "All of them, by a word in the name"
-    head = "| elsewhere | here | in |\n|---|---|---|\n"
-    return "\n".join(f"### {title}\n\n{head}{table(module)}" for module, title in titles.items())
+    rows = [(title, row) for module, title in titles.items() for row in read(module.NAMES).rows]  # type: ignore[attr-defined]
+    libraries: dict[Answer, set[str]] = {}
+    answers: dict[str, set[Answer]] = {}
+    for title, row in rows:
+        libraries.setdefault(row.answer, set()).add(title)
+        answers.setdefault(row.name, set()).add(row.answer)
+    found: dict[Group, dict[str, list[str]]] = {(title, STAGES): {} for title in [*titles.values(), SEVERAL, BY_WORD]}
+    for title, row in [*rows, *((BY_WORD, row) for row in read(subjects.NAMES).rows)]:
+        shared = title != BY_WORD and row.answer.form is None and len(libraries[row.answer]) > 1
+        home = SEVERAL if shared and len(answers[row.name]) == 1 else title
+        stages = tuple(stage for stage in STAGES if stage in row.stages)
+        names = found.setdefault((home, stages), {}).setdefault(in_words(row), [])
+        if row.answer.text != f"--{row.name}" and f"`{row.name}`" not in names:
+            names.append(f"`{row.name}`")
+    return found
+
+
+def page() -> str:
+    """The page's tables: of each library, by stages."""
+    parts: dict[str, list[str]] = {}
+    for (title, stages), answers in groups().items():
+        lines = [f"| {', '.join(names)} | {said} |" for said, names in answers.items() if names]
+        if lines:
+            of = "every stage" if stages == STAGES else ", ".join(stages)
+            parts.setdefault(title, []).append("\n".join([f"| elsewhere | {of} |", "|---|---|", *lines]))
+    return "\n\n".join(f"### {title}\n\n" + "\n\n".join(tables) for title, tables in parts.items())
 
 
 def test_the_page_for_users_of_other_libraries_has_the_tables() -> None:
