@@ -264,7 +264,7 @@ def train_with_trl(name: str, model: str, rows: str, rate: float, seed: int, out
 
 
 def score(steps: Steps, name: str, policies: Sequence[object], world: int, seed: int) -> dict:
-    """What `lmgym lab score` writes of policies, the first of which the others are compared with."""
+    """The record of `lmgym lab score` of policies, the first of which the others are compared with."""
     output = steps.folder / f"{name}.json"
     if output.exists() and [one["policy"] for one in json.loads(output.read_text())["policies"]] != list(
         map(str, policies)

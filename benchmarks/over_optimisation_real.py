@@ -23,13 +23,9 @@ import numpy as np
 from shared import PAIRS_FILE, ROOT, describe_machine
 
 from lmgym.apps.lab.curves import pool_points
-from lmgym.apps.lab.pool import Pool
+from lmgym.apps.lab.pool import Pool, sample_replies, score_replies
 from lmgym.data.records import read_records
-from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
-from lmgym.models.forward.policies import load_policy
-from lmgym.models.loading import load_tokenizer
-from lmgym.scoring.named_scorers import load_scorer
 from lmgym.text import Conversation, Turn, messages
 
 PROMPTS, REPLIES, LABELLED, SIZES, SEEDS = 32, 64, 600, (75, 300, 600), (1, 2)
@@ -66,10 +62,7 @@ def short_prompts(number: int) -> list[Conversation]:
 def sample(model: Path, prompts: Sequence[Conversation], n: int, file: Path) -> list[list[str]]:
     """Replies, kept in a file."""
     if not file.is_file():
-        tokenizer = load_tokenizer(str(model))
-        generator = LocalGenerator(load_policy(str(model), tokenizer), tokenizer, 32)
-        found = generator.reply(prompts, n, SAMPLING)
-        file.write_text(json.dumps([[one.text.strip() for one in own] for own in found]))
+        file.write_text(json.dumps(sample_replies(str(model), prompts, n, SAMPLING, 32)))
     replies: list[list[str]] = json.loads(file.read_text())
     return replies
 
@@ -77,9 +70,7 @@ def sample(model: Path, prompts: Sequence[Conversation], n: int, file: Path) -> 
 def scored(scorer: Path, prompts: Sequence[Conversation], replies: list[list[str]], file: Path) -> np.ndarray:
     """Scores [prompts, n], kept in a file."""
     if not file.is_file():
-        owners = [prompt for prompt, own in zip(prompts, replies, strict=True) for _ in own]
-        texts = [reply for own in replies for reply in own]
-        np.save(file, np.asarray(load_scorer(str(scorer)).score(owners, texts)).reshape(len(replies), -1))
+        np.save(file, score_replies(str(scorer), prompts, replies))
     return np.load(file).astype(np.float64)
 
 

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from shared import ROOT, describe_machine
 
+from lmgym.apps.lab.pool import held_out_texts
 from lmgym.apps.world.world import VERSION
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
@@ -63,9 +63,7 @@ def train(demo: Path, name: str) -> tuple[Path, float]:
 
 def held_out_prompts(demo: Path) -> list[Conversation]:
     """Prompts of users that no training saw."""
-    texts = pd.read_parquet(demo / "world/gold_eval.parquet")["text"]
-    prompts = list(dict.fromkeys(text.rpartition("\nBot:")[0] for text in texts))
-    return [from_transcript(text) for text in prompts[:PROMPTS]]
+    return [from_transcript(text) for text in held_out_texts(demo / "world", PROMPTS)]
 
 
 def measure(policy: Path, start: ReplyModel, prompts: list[Conversation], world: int, scorer) -> dict:

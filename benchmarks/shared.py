@@ -1,4 +1,4 @@
-"""What several benchmarks share: the machine, runs in processes of their own, models without a hub, real pairs.
+"""Parts that several benchmarks share: the machine, runs in processes of their own, models without a hub, real pairs.
 
 Nothing here imports torch, transformers or lmgym before a function needs it: --help of a benchmark needs none of them.
 """

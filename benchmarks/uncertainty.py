@@ -41,9 +41,8 @@ from preferences_in_world import held_out_prompts
 from scipy import stats
 from shared import ROOT, describe_machine, metrics_of
 
-from lmgym.generation.local_generation import LocalGenerator
+from lmgym.apps.lab.pool import sample_replies
 from lmgym.generation.protocol import Sampling
-from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.agreement import pair_agreement
 from lmgym.scoring.combinations import error_correlation, spread
@@ -52,7 +51,7 @@ from lmgym.scoring.folders import is_ensemble
 from lmgym.scoring.named_scorers import load_scorer
 from lmgym.scoring.scorers import read_settings
 from lmgym.statistics import jackknife
-from lmgym.text import Conversation, render_all, tokenize_texts
+from lmgym.text import Conversation
 
 KINDS, MEMBERS, SEEDS, PPO_SEEDS = ("heads", "adapters", "seeds"), 4, (11, 12, 13, 14), (11, 12, 13)
 PROMPTS, SAMPLES, POOL, UPDATES = 100, 8, 64, 320
@@ -107,11 +106,7 @@ def train(demo: Path, folder: Path) -> dict[str, dict[str, Any]]:
 
 def sample(policy: Path, prompts: list[Conversation], n: int) -> list[list[str]]:
     """n replies a prompt."""
-    tokenizer = load_tokenizer(str(policy))
-    model = load_policy(str(policy), tokenizer).eval()
-    ids = tokenize_texts(tokenizer, render_all(tokenizer, prompts))
-    replies = LocalGenerator(model, tokenizer, 256).generate(ids, n, Sampling(32, seed=1))
-    return [[one.text.strip() for one in own] for own in replies]
+    return sample_replies(str(policy), prompts, n, Sampling(32, seed=1), 256)
 
 
 def flat(prompts: list[Conversation], replies: list[list[str]]) -> tuple[list[Conversation], list[str]]:

@@ -1,18 +1,18 @@
 """Alarms of over-optimisation, each a statistic of a run's looks so far that rings from a threshold on.
 
-None reads the gold. Thresholds of `ours` and `halves` are those of lmgym/scoring/alarm.py; the others' were chosen on
-the runs of the plan `figure` (benchmarks/results/over_optimisation.json), which judge nothing here: see THRESHOLDS.
+None reads the gold. Alarms on a watcher ring as lmgym/scoring/alarm.py does, the old rule as it did. The others have no
+threshold yet: it is to be chosen on the runs of the plan `figure`, which then judge nothing here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 
 import numpy as np
 
 from lmgym.apps.lab.pool import Array
 from lmgym.apps.lab.watching import SPREAD, Watched
-from lmgym.scoring.alarm import Alarm, Reading
+from lmgym.scoring.alarm import ALPHA, Alarm, Reading
 
 Statistic = Callable[[Watched], Array]
 """[looks]: larger is more suspicious; -inf where it cannot say"""
@@ -85,21 +85,25 @@ def duplicates(run: Watched) -> Array:
     return run.distinct[0] - run.distinct
 
 
-THRESHOLDS: Mapping[str, float] = MappingProxyType(
-    {"ours": 1.301, "halves": 1.301, "other base": 1.301, "logs": 1.301, "old rule": 2.0}  # -log10(.05), and two errors
-)
-RULES: tuple[Rule, ...] = tuple(
-    Rule(name, statistic, THRESHOLDS.get(name, np.inf), about, watcher)
-    for name, watcher, statistic, about in (
-        ("ours", "other", lambda run: falls(run, "other"), "a scorer of other pairs, without the fault, falls"),
-        ("halves", "half", lambda run: falls(run, "half"), "a scorer of the other half of the same pairs falls"),
-        ("other base", "base", lambda run: falls(run, "base"), "a scorer as ours that began at another model falls"),
-        ("logs", "logs", lambda run: falls(run, "logs"), "a scorer of the traces that users leave falls"),
-        ("old rule", "other", two_errors, "the same scorer as ours, two standard errors below its best"),
-        ("KL", "", lambda run: run.kl, "KL from the start, nats a reply"),
-        ("length", "", length_drift, "words of a reply, up or down"),
-        ("variance", "", less_variance, "the reward varies less between replies"),
-        ("spread", SPREAD, more_spread, "the spread of four heads, trained on the proxy's own pairs, grows"),
-        ("duplicates", "", duplicates, "more replies are equal"),
-    )
+RINGS = -float(np.log10(ALPHA))
+NOT_YET = np.inf
+"""threshold of an alarm that has none yet: it never rings, and has a ROC alone"""
+
+
+def _watching(name: str, role: str, about: str) -> Rule:
+    """Lmgym's alarm on a watcher."""
+    return Rule(name, partial(falls, role=role), RINGS, about, role)
+
+
+RULES: tuple[Rule, ...] = (
+    _watching("ours", "other", "a scorer of other pairs, without the fault, falls"),
+    _watching("halves", "half", "a scorer of the other half of the same pairs falls"),
+    _watching("other base", "base", "a scorer as ours that began at another model falls"),
+    _watching("logs", "logs", "a scorer of the traces that users leave falls"),
+    Rule("old rule", two_errors, 2.0, "the same scorer as ours, two standard errors below its best", "other"),
+    Rule("KL", lambda run: run.kl, NOT_YET, "KL from the start, nats a reply"),
+    Rule("length", length_drift, NOT_YET, "words of a reply, up or down"),
+    Rule("variance", less_variance, NOT_YET, "the reward varies less between replies"),
+    Rule("spread", more_spread, NOT_YET, "the spread of four heads, trained on the proxy's own pairs, grows", SPREAD),
+    Rule("duplicates", duplicates, NOT_YET, "more replies are equal"),
 )

@@ -1,4 +1,4 @@
-"""How far to optimise a scorer without gold: two scorers of disjoint halves of its pairs, one optimised, one watching.
+"""The KL up to which to optimise a scorer, without gold: scorers of its halves, one optimised, one watching.
 
 Design decisions:
 - Cross-fit: the best of N by either half is scored by the other half, in standard deviations of its own scores over
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lmgym.apps.lab.curves import DECIMALS, best_of_n_kl_exact, pool_points, sizes_of
-from lmgym.apps.lab.plan import Plan
-from lmgym.apps.lab.pool import Array, Pool
+from lmgym.apps.lab.curves import DECIMALS, Curve, best_of_n_kl_exact, sizes_of
+from lmgym.apps.lab.plan import BEST_OF_N, Plan
+from lmgym.apps.lab.pool import Array
 from lmgym.apps.lab.steps import folder_of
 from lmgym.scoring.best_of_n_estimates import best_of_n_values
 from lmgym.statistics import Estimate, mean
@@ -26,7 +26,7 @@ from lmgym.statistics import Estimate, mean
 
 @dataclass(frozen=True)
 class Budget:
-    """What the halves say of each N."""
+    """Gains of the best of each N by both halves."""
 
     sizes: Sequence[int]
     kl: Sequence[float]
@@ -92,17 +92,18 @@ def judged(cases: Sequence[Case]) -> Mapping[str, Estimate]:
     return {name: mean(values, worlds) for name, values in lost.items()}
 
 
-def read_cases(folder: Path, plan: Plan) -> list[Case]:
-    """Of all proxies with halves whose pools are complete."""
+def read_cases(folder: Path, plan: Plan, curves: Sequence[Curve]) -> list[Case]:
+    """Of all curves of the best of N whose proxies have halves that have scored the pool, too."""
     found = []
-    for world in plan.worlds:
-        pool = folder / folder_of(world) / "pool"
-        files = {name: pool / f"{name}.npy" for name in plan.scored(world)}
-        for proxy, halves in plan.halves.items():
-            if all(name in files and files[name].is_file() for name in (proxy, *halves)):
-                whole, first, second = (np.load(files[name]).astype(np.float64) for name in (proxy, *halves))
-                gold = [point.gold for point in pool_points(Pool.read(pool), whole)]
-                found.append(Case(world, proxy, np.array(gold), cross_fit(first, second)))
+    for curve in curves:
+        if curve.method != BEST_OF_N or curve.proxy not in plan.halves:
+            continue
+        pool = folder / folder_of(curve.world) / "pool"
+        files = [pool / f"{half}.npy" for half in plan.halves[curve.proxy]]
+        if all(file.is_file() for file in files):
+            first, second = (np.load(file).astype(np.float64) for file in files)
+            gold = np.array([point.gold for point in curve.points])
+            found.append(Case(curve.world, curve.proxy, gold, cross_fit(first, second)))
     return found
 
 

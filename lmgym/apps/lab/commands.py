@@ -69,10 +69,12 @@ def budget(
     SCORER is the folder of a run of `lmgym train reward` on pairs. Two scorers are trained on disjoint halves of its
     pairs, by prompt; the best of N of the policy's replies by either is scored by the other.
     """
-    from lmgym.apps.lab.budget_command import Asking, run_budget
+    from lmgym.apps.lab.budget_command import run_budget
+    from lmgym.generation.protocol import Sampling
 
-    asking = Asking(prompts, replies, max_new_tokens, temperature, seed)
-    launch(lambda: run_budget(scorer, policy, asking, output))
+    launch(
+        lambda: run_budget(scorer, policy, prompts, replies, Sampling(max_new_tokens, temperature, seed=seed), output)
+    )
 
 
 @lab.command(

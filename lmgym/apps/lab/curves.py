@@ -11,14 +11,14 @@ Design decisions:
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lmgym.apps.lab.plan import Plan, Run
+from lmgym.apps.lab.plan import Plan
 from lmgym.apps.lab.pool import Array, Pool
 from lmgym.apps.lab.record import is_done
 from lmgym.apps.lab.steps import folder_of, plan_steps
@@ -30,6 +30,9 @@ LOST = 0.2
 """the share of its gain that an over-optimised run loses at least"""
 DECIMALS = 5
 """of scores that count as equal: sums in another order differ behind them"""
+
+Looks = Mapping[int, list[dict[str, Any]]]
+"""rows by update, in the order of the prompts"""
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,6 @@ class Curve:
     world: int
     seed: int
     points: list[Point]
-
-    @property
-    def name(self) -> str:
-        """Of the run."""
-        return Run(self.proxy, self.method, self.kl_weight, self.world, self.seed).name
 
     @property
     def placed(self) -> list[Point]:
@@ -115,7 +113,7 @@ def read_curves(folder: Path, plan: Plan) -> list[Curve]:
             scores = np.load(here / "pool" / f"{run.proxy}.npy").astype(np.float64)
             points = pool_points(pools[run.world], scores)
         elif f"{name}: {run.name}" in done:
-            points = run_points(here / "runs" / run.name)
+            points = run_points(here / "runs" / run.name, read_looks(here / "runs" / run.name))
         else:
             continue
         found.append(Curve(run.proxy, run.method, run.kl, run.world, run.seed, points))
@@ -156,28 +154,33 @@ def best_of_n_kl_exact(scores: Array, n: int) -> float:
     return total / len(scores)
 
 
-def run_points(folder: Path) -> list[Point]:
+def run_points(folder: Path, looks: Looks) -> list[Point]:
     """The looks of a run at its held-out prompts."""
-    metrics = RunFiles(folder).metrics
-    distances = [(row["step"], row["kl/reference"]) for row in metrics if "kl/reference" in row]
-    looks = {row["step"]: read_look(folder, row["step"]) for row in metrics if "eval/reward/mean" in row}
-    gold = {step: np.array([row["gold"] for row in rows]) for step, rows in looks.items()}
-    words = {step: np.array([row["words"] for row in rows]) for step, rows in looks.items()}
+    distances = [(row["step"], row["kl/reference"]) for row in RunFiles(folder).metrics if "kl/reference" in row]
+    gold, words, reward = (
+        {step: np.array([row[name] for row in rows]) for step, rows in looks.items()}
+        for name in ("gold", "words", "reward")
+    )
     slope = _slope(np.stack([*gold.values()]), np.stack([*words.values()]))
     first = min(looks)
     usual = float(words[first].mean())
     points = []
-    for step, rows in looks.items():
+    for step in looks:
         kl = next((value for at, value in distances if at > step), None)
         short = float((words[step] <= usual).mean())
         equal = float(gold[step].mean()) - slope * (float(words[step].mean()) - usual) if short >= FEW_SHORT else None
-        reward = np.array([row["reward"] for row in rows])
-        points.append(_point(step, kl, reward, gold[step], gold[first], words[step], equal))
+        points.append(_point(step, kl, reward[step], gold[step], gold[first], words[step], equal))
     return points
 
 
-def read_look(folder: Path, step: int) -> list[dict[str, Any]]:
-    """prompt, reply, reward, gold and words of each held-out prompt, in order, at an evaluation."""
+def read_looks(folder: Path) -> Looks:
+    """The held-out prompts at each evaluation of a run of the laboratory, with reply, reward, gold and words."""
+    return {
+        int(row["step"]): _look(folder, row["step"]) for row in RunFiles(folder).metrics if "eval/reward/mean" in row
+    }
+
+
+def _look(folder: Path, step: int) -> list[dict[str, Any]]:
     lines = (folder / "samples" / f"evaluation-{step:06d}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = sorted(map(json.loads, lines), key=lambda row: row["task"])
     return [

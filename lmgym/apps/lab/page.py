@@ -45,7 +45,8 @@ def write_page(folder: str) -> None:
     """Writes a lab's page, and the figures behind it as JSON."""
     path = Path(folder)
     plan = plan_of(path)
-    lab = Found(read_curves(path, plan), read_cases(path, plan), read_trial(path, plan))
+    curves = read_curves(path, plan)
+    lab = Found(curves, read_cases(path, plan, curves), read_trial(path, plan))
     write_json(path / FIGURES, lab.as_json())
     (path / PAGE).write_text(lab_page(path.resolve().name, lab), encoding="utf-8")
     say(f"{len(lab.curves)} curves: {shown_path(path / PAGE)}")
@@ -53,7 +54,7 @@ def write_page(folder: str) -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """What a lab has found so far."""
+    """The results of a lab so far."""
 
     curves: Sequence[Curve]
     cases: Sequence[Case] = ()

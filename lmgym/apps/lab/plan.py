@@ -17,6 +17,7 @@ from lmgym.runs.user_code import import_file
 BEST_OF_N = "best_of_n"
 """the method that trains nothing: exact values from one pool of replies"""
 HELD_OUT_PAIRS = 500
+Base = Literal["trunk", "policy"]
 PLANS = Path(__file__).with_name("plans")
 
 
@@ -38,7 +39,7 @@ class Proxy:
     """what the annotators of some of the pairs like, see faults.py"""
     planted: float = 0.0
     """share of the pairs in which they do"""
-    base: Literal["trunk", "policy"] = "trunk"
+    base: Base = "trunk"
     """the model that it begins at: one that was pretrained to match replies to chats, or the policy"""
     seed: int = 1
     spec: str = ""
@@ -53,8 +54,10 @@ class Proxy:
         Range(1, 64).check(f"proxy {name}: members", self.members)
         Range(1, 64).check(f"proxy {name}: heads", self.heads)
         SEED.check(f"proxy {name}: seed", self.seed)
-        if self.base not in (bases := get_args(Proxy.__annotations__["base"])):
-            raise InputError(f"proxy {shown(name)} begins at {shown(self.base)}; needed: one of {listed(bases)}")
+        if self.base not in get_args(Base):
+            raise InputError(
+                f"proxy {shown(name)} begins at {shown(self.base)}; needed: one of {listed(get_args(Base))}"
+            )
         for what, share in (("flipped", self.flipped), ("planted", self.planted)):
             Range(0, 1).check(f"proxy {name}: {what}", share)
         Range(0, 1).check(f"proxy {name}: flipped and planted together", self.flipped + self.planted)

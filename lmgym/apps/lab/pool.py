@@ -7,6 +7,7 @@ From it the best of N is exact for every N, without drawing again. As a program,
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lmgym.errors import InputError, shown
+from lmgym.generation.protocol import Sampling
 from lmgym.messages import from_transcript
 from lmgym.text import Conversation
 
-MAX_NEW_TOKENS, SEED = 48, 0
+MAX_NEW_TOKENS, SEED, TOGETHER = 48, 0, 256
 Array = NDArray[np.float64]
 
 
@@ -43,32 +45,18 @@ class Pool:
         gold, words = (np.array(table[name], dtype=np.float64).reshape(-1, n) for name in ("gold", "words"))
         return cls(prompts, grouped, gold, words)
 
-    def flat(self) -> tuple[list[Conversation], list[str]]:
-        """A prompt and a reply each."""
-        owners = [prompt for prompt, own in zip(self.prompts, self.replies, strict=True) for _ in own]
-        return owners, [reply for own in self.replies for reply in own]
-
 
 def sample(policy: str, folder: Path, world: int, prompts: int, replies: int) -> None:
     """Writes a policy's replies, with their gold, to held-out prompts of the tables beside the pool."""
-    from lmgym.generation.local_generation import LocalGenerator
-    from lmgym.generation.protocol import Sampling
-    from lmgym.models.forward.policies import load_policy
-    from lmgym.models.loading import load_tokenizer
-    from lmgym.scoring.named_scorers import load_scorer
-
-    asked = held_out_prompts(folder.parent / "tables", prompts)
-    tokenizer = load_tokenizer(policy)
-    generator = LocalGenerator(load_policy(policy, tokenizer), tokenizer, 256)
+    asked = held_out_texts(folder.parent / "tables", prompts)
     conversations = [from_transcript(text) for text in asked]
-    found = generator.reply(conversations, replies, Sampling(MAX_NEW_TOKENS, seed=SEED))
-    texts = [one.text.strip() for own in found for one in own]
-    owners = [conversation for conversation in conversations for _ in range(replies)]
-    gold = np.asarray(load_scorer(f"world:{world}").score(owners, texts))
+    found = sample_replies(policy, conversations, replies, Sampling(MAX_NEW_TOKENS, seed=SEED), TOGETHER)
+    gold = score_replies(f"world:{world}", conversations, found)
+    texts = [reply for own in found for reply in own]
     table = {
         "prompt": np.repeat(np.arange(prompts), replies),
         "text": texts,
-        "gold": gold,
+        "gold": gold.ravel(),
         "words": [len(text.split()) for text in texts],
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +64,29 @@ def sample(policy: str, folder: Path, world: int, prompts: int, replies: int) ->
     pq.write_table(pa.table(table), folder / "replies.parquet")
 
 
-def held_out_prompts(tables: Path, number: int) -> list[str]:
+def sample_replies(
+    policy: str, prompts: Sequence[Conversation], n: int, sampling: Sampling, together: int
+) -> list[list[str]]:
+    """n replies to each prompt by a local model, at most so many together."""
+    from lmgym.generation.local_generation import LocalGenerator
+    from lmgym.models.forward.policies import load_policy
+    from lmgym.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(policy)
+    found = LocalGenerator(load_policy(policy, tokenizer), tokenizer, together).reply(prompts, n, sampling)
+    return [[one.text.strip() for one in own] for own in found]
+
+
+def score_replies(spec: str, prompts: Sequence[Conversation], replies: Sequence[Sequence[str]]) -> Array:
+    """A scorer's scores [prompts, n] of n replies to each prompt."""
+    from lmgym.scoring.named_scorers import load_scorer
+
+    owners = [prompt for prompt, own in zip(prompts, replies, strict=True) for _ in own]
+    texts = [reply for own in replies for reply in own]
+    return np.asarray(load_scorer(spec).score(owners, texts), dtype=np.float64).reshape(len(replies), -1)
+
+
+def held_out_texts(tables: Path, number: int) -> list[str]:
     """Different prompts of users whom no training saw, as transcripts. Raises InputError if the world has fewer."""
     texts = pq.read_table(tables / "gold_eval.parquet", columns=["text"])["text"].to_pylist()
     prompts = list(dict.fromkeys(text.rpartition("\nBot:")[0] for text in texts))
@@ -87,10 +97,8 @@ def held_out_prompts(tables: Path, number: int) -> list[str]:
 
 def score(folder: Path, name: str, spec: str) -> None:
     """Writes a proxy's scores[prompts, N] of a pool. Raises InputError if all are equal: nothing can be optimised."""
-    from lmgym.scoring.named_scorers import load_scorer
-
     pool = Pool.read(folder)
-    scores = np.asarray(load_scorer(spec).score(*pool.flat()), dtype=np.float32).reshape(pool.gold.shape)
+    scores = score_replies(spec, pool.prompts, pool.replies).astype(np.float32)
     if not np.isfinite(scores).all():
         raise InputError(f"{shown(name)} gives scores that are not finite; needed: a finite score for every reply")
     if np.ptp(scores) == 0:

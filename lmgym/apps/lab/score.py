@@ -39,7 +39,7 @@ TOGETHER = 250  # prompts of a request, between two looks at the status line
 
 @dataclass(frozen=True)
 class Scoring:
-    """How replies are sampled."""
+    """Settings of sampling."""
 
     seed: int = 0
     temperature: float = 1.0

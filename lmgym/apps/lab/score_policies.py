@@ -100,5 +100,5 @@ def bot_sentences(grammar: Grammar) -> list[str]:
 
 
 def _read(sentences: Sequence[Sentence]) -> list[tuple[str, tuple[str, ...]]]:
-    """What the world reads of a text."""
+    """Kinds and things of a text's sentences, as the world reads them."""
     return [(sentence.kind, sentence.things) for sentence in sentences]

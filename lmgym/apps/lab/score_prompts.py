@@ -1,7 +1,7 @@
 """The prompts of `lmgym lab score`: contexts of users whom no table of a world and no experiment in its app has.
 
 They are a function of the world's seed alone for a version of the laboratory: two scores of one world and one version
-are of the same prompts, whoever measured them. Other prompts, or another number of replies, are a new VERSION.
+are of the same prompts. Other prompts, or another number of replies, are a new VERSION.
 """
 
 import numpy as np

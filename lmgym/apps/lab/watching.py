@@ -1,4 +1,4 @@
-"""What alarms may read of a run: at each look, scores by scorers that are not optimised, beside the optimised score.
+"""The part of a run that alarms may read: at each look, the optimised score, and scorers that are not optimised.
 
 The held-out prompts are halved: alarms read the first half, and the second, with the gold, judges the run. As a
 program, for the steps of a plan:
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lmgym.apps.lab.curves import read_look, run_points
+from lmgym.apps.lab.curves import read_looks, run_points
 from lmgym.apps.lab.pool import Array
 from lmgym.apps.lab.steps import WATCHED
 from lmgym.messages import from_transcript
@@ -63,8 +63,8 @@ def watch(folder: Path, scorers: Mapping[str, str]) -> Watched:
     from lmgym.scoring.combinations import spread
     from lmgym.scoring.named_scorers import load_scorer
 
-    points = run_points(folder)
-    looks = [read_look(folder, int(point.at)) for point in points]
+    by_update = read_looks(folder)
+    points, looks = run_points(folder, by_update), [*by_update.values()]
     half = len(looks[0]) // 2
     first = [rows[:half] for rows in looks]
     prompts = [row["prompt"] for row in first[0]]

@@ -64,7 +64,7 @@ def test_flags_printed_behind_a_script_are_its_own() -> None:
 
 @functools.cache
 def names_of(module: str) -> set[str]:
-    """What can be imported from one of our modules, read off its source."""
+    """The names that one of our modules has, read off its source."""
     folder = ROOT / module.replace(".", "/")
     file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     if not file.is_file():

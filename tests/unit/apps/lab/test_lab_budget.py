@@ -1,9 +1,13 @@
-"""How far to optimise without gold: what two halves see, what both miss, and how it is judged."""
+"""The budget without gold: what two halves see, what both miss, and how it is judged."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lmgym.apps.lab.budget import Budget, Case, cross_fit, judged
+from lmgym.apps.lab.budget import Budget, Case, cross_fit, judged, read_cases
+from lmgym.apps.lab.curves import Curve, Point
+from lmgym.apps.lab.plan import Plan, Proxy, Run
 from lmgym.scoring.best_of_n_estimates import best_of_n_values
 
 
@@ -60,3 +64,20 @@ def test_each_world_is_judged_by_the_constant_of_the_others() -> None:
     assert found["constant"] == pytest.approx((0.5 + 0.2 + 0.6) / 3)
     assert found["none"] == pytest.approx((0.5 + 0.2 + 0) / 3)
     assert found["budget - constant"] == pytest.approx((-0.5 + 0 - 0.6) / 3)
+
+
+def test_a_case_is_read_where_both_halves_have_scored_the_pool(tmp_path: Path) -> None:
+    first, second, _ = halves(0, shared=False)
+    proxies = {name: Proxy() for name in ("whole", "one", "two", "alone")}
+    runs = [Run(name, method) for name in ("whole", "alone") for method in ("best_of_n", "ppo")]
+    plan = Plan(runs, proxies, halves={"whole": ("one", "two")})
+    points = [Point(2**power, 0.1 * power, 0.0, 0.5 * power, 0.1, 8.0, None) for power in range(9)]
+    curves = [Curve(run.proxy, run.method, run.kl, run.world, run.seed, points) for run in runs]
+    assert read_cases(tmp_path, plan, curves) == []
+    (tmp_path / "world_0/pool").mkdir(parents=True)
+    np.save(tmp_path / "world_0/pool/one.npy", first)
+    assert read_cases(tmp_path, plan, curves) == []
+    np.save(tmp_path / "world_0/pool/two.npy", second)
+    [found] = read_cases(tmp_path, plan, curves)
+    assert (found.world, found.proxy, found.gold.tolist()) == (0, "whole", [0.5 * power for power in range(9)])
+    assert found.budget == cross_fit(first, second)

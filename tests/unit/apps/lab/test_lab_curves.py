@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmgym.apps.lab.curves import Curve, Point, best_of_n_kl_exact, load_curves, pool_points, run_points
+from lmgym.apps.lab.curves import Curve, Point, best_of_n_kl_exact, load_curves, pool_points, read_looks, run_points
 from lmgym.apps.lab.forms import (
     BEST_OF,
     FORMS,
@@ -91,7 +91,7 @@ def test_a_runs_looks_are_placed_at_the_kl_of_the_rollouts_behind_them(tmp_path:
         ]
         text = "".join(json.dumps(row) + "\n" for row in reversed(rows))  # ranks write in any order
         (tmp_path / f"samples/evaluation-{step:06d}.jsonl").write_text(text)
-    points = run_points(tmp_path)
+    points = run_points(tmp_path, read_looks(tmp_path))
     assert [point.kl for point in points] == [0.0, 0.3, None]
     assert [point.gold for point in points] == [0.5, 2.0, 2.0]
     assert [point.reward for point in points] == [0, 4, 8]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lmgym.apps.lab.budget import Budget
-from lmgym.apps.lab.budget_command import CAVEATS, check_same, show
+from lmgym.apps.lab.budget_command import CAVEATS, kept_replies, show
 from lmgym.apps.lab.halves import half_command, read_run_pairs, read_scorer_run, split, write_half
 from lmgym.config.rows import ColumnConfig
 from lmgym.data.pairs import Pair, validate
@@ -94,11 +94,27 @@ def test_a_model_folder_stands_for_its_run(tmp_path: Path) -> None:
     assert read_scorer_run(str(tmp_path / "model"))["outcome"] == "finished"
 
 
-def test_a_folder_of_another_budget_is_refused(tmp_path: Path) -> None:
-    check_same(tmp_path / "out", {"scorer": "a", "seed": 0})
-    check_same(tmp_path / "out", {"scorer": "a", "seed": 0})
+def test_replies_are_kept_and_those_of_another_budget_are_refused(tmp_path: Path) -> None:
+    path, asked = tmp_path / "out/replies.json", []
+
+    def sample() -> list[list[str]]:
+        asked.append(1)
+        return [["a", "b"]]
+
+    for _ in range(2):
+        assert kept_replies(path, {"scorer": "a", "seed": 0}, sample) == [["a", "b"]]
+    assert len(asked) == 1
     with pytest.raises(InputError, match="is of a budget with scorer a; needed: another --output"):
-        check_same(tmp_path / "out", {"scorer": "b", "seed": 0})
+        kept_replies(path, {"scorer": "b", "seed": 0}, sample)
+
+
+def test_a_policy_that_does_not_load_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fail() -> list[list[str]]:
+        raise InputError("no such model")
+
+    with pytest.raises(InputError, match="no such model"):
+        kept_replies(tmp_path / "replies.json", {"policy": "a"}, fail)
+    assert kept_replies(tmp_path / "replies.json", {"policy": "b"}, lambda: [["a"]]) == [["a"]]
 
 
 def test_the_budget_says_where_to_stop_or_that_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
