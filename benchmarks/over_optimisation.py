@@ -7,8 +7,8 @@
     python docs/images/make_over_optimisation.py                  # draws them; needs matplotlib
 
 Writes benchmarks/results/over_optimisation.json: every curve with all seeds, CPU seconds by kind of step, the tables,
-and how many points of the unseen world lie in the prediction intervals of the six worlds: at each distance, mean +-
-t(.975) s sqrt(1 + 1/6) over worlds, for each method and scorer.
+thresholds of alarms, and how many points of the unseen world lie in the prediction intervals of the six worlds: at each
+distance, mean +- t(.975) s sqrt(1 + 1/6) over worlds, for each method and scorer.
 """
 
 import argparse
@@ -21,9 +21,13 @@ import numpy as np
 from scipy import stats
 from shared import ROOT, describe_machine
 
+from lmgym.apps.lab.alarms import RULES
 from lmgym.apps.lab.curves import Curve, load_curves
 from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form, on_grid
-from lmgym.apps.lab.record import VERSION, open_lab
+from lmgym.apps.lab.record import VERSION, open_lab, plan_of
+from lmgym.apps.lab.steps import folder_of
+from lmgym.apps.lab.trial import counts, judge
+from lmgym.apps.lab.watching import watch
 from lmgym.apps.world.world import VERSION as WORLD_VERSION
 from lmgym.statistics import mean
 
@@ -53,7 +57,7 @@ def by_run(curves: Sequence[Curve]) -> dict[tuple[str, str], list[Curve]]:
 
 
 def peaks(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """A row a method and proxy: gain at the peak, distance of the peak, share lost at the end, at equal length too."""
+    """A row a method and proxy: gold gained up to the peak, at equal length too, where it is, and what is lost."""
     rows = []
     for (method, proxy), own in by_run(curves).items():
         worlds = [curve.world for curve in own]
@@ -69,7 +73,8 @@ def peaks(curves: Sequence[Curve]) -> list[dict[str, Any]]:
                 "gain at the peak": f"{mean(gain, worlds):.2f}",
                 "at equal length": f"{mean([one for one in equal if one is not None]):.2f}",
                 "root of the peak's KL": f"{mean([curve.peak.distance for curve in own], worlds):.2f}",
-                "lost at the end": f"{mean([curve.lost or 0.0 for curve in own], worlds):.2f}",
+                "lost since": f"{mean([curve.peak.gold - curve.points[-1].gold for curve in own], worlds):.2f}",
+                "over-optimised": f"{sum(curve.fallen for curve in own)} of {len(own)}",
             }
         )
     return rows
@@ -104,6 +109,21 @@ def prediction(known: Sequence[Curve], unseen: Sequence[Curve]) -> list[dict[str
     return rows
 
 
+def thresholds(folder: Path) -> dict[str, Any]:
+    """The 95th percentile of each alarm's largest statistic in a lab's sound runs, of alarms that need no scorer."""
+    plan = plan_of(folder)
+    judged = [
+        judge(run.name, f"{run.world}/{run.proxy}", watch(folder / folder_of(run.world) / "runs" / run.name, {}))
+        for run in plan.runs
+        if not run.samples
+    ]
+    sound = [run for run in judged if run.outcome == "sound"]
+    own = [rule.name for rule in RULES if not rule.watcher]
+    return {"outcomes": counts(judged)} | {
+        name: float(np.quantile([run.largest[name] for run in sound], 0.95)) for name in own
+    }
+
+
 def rounded(value: Any) -> Any:
     """Numbers with 4 digits."""
     if isinstance(value, dict):
@@ -134,12 +154,14 @@ def main() -> None:
     for name in read:
         found["cpu_seconds"][name] = cpu_seconds(labs[name])
     curves = load_curves(read["figure"]["curves"])
+    found["thresholds"] = thresholds(labs["figure"])
     found |= {"peaks": peaks(curves), "forms": forms(curves), "lost": read["figure"]["lost"]}
     if "unseen" in read:
         found["prediction"] = prediction(curves, load_curves(read["unseen"]["curves"]))
     if "alarms" in read:
         found |= {name: read["alarms"][name] for name in ("outcomes", "alarms", "trial")}
     found |= {"curves": read["figure"]["curves"], "budgets": read["figure"]["budgets"]}
+    print(found["thresholds"], end="\n\n")
     arguments.output.write_text(json.dumps(rounded(found)) + "\n")
     for name in ("peaks", "forms", "prediction"):
         print(table(found.get(name, [])), end="\n\n")

@@ -1,7 +1,9 @@
 """Alarms of over-optimisation, each a statistic of a run's looks so far that rings from a threshold on.
 
-None reads the gold. Alarms on a watcher ring as lmgym/scoring/alarm.py does, the old rule as it did. The others have no
-threshold yet: it is to be chosen on the runs of the plan `figure`, which then judge nothing here.
+None reads the gold. Alarms on a watcher ring as lmgym/scoring/alarm.py does, the old rule as it did. Thresholds of KL,
+length, variance and duplicates were chosen before any run of the plan `alarms`: each is the 95th percentile of the
+largest statistic in the sound runs of the plan `figure` (benchmarks/over_optimisation.py prints it). That plan has no
+scorer of heads: the spread rings where it has grown by half.
 """
 
 from collections.abc import Callable
@@ -86,8 +88,6 @@ def duplicates(run: Watched) -> Array:
 
 
 RINGS = -float(np.log10(ALPHA))
-NOT_YET = np.inf
-"""threshold of an alarm that has none yet: it never rings, and has a ROC alone"""
 
 
 def _watching(name: str, role: str, about: str) -> Rule:
@@ -101,9 +101,15 @@ RULES: tuple[Rule, ...] = (
     _watching("other base", "base", "a scorer as ours that began at another model falls"),
     _watching("logs", "logs", "a scorer of the traces that users leave falls"),
     Rule("old rule", two_errors, 2.0, "the same scorer as ours, two standard errors below its best", "other"),
-    Rule("KL", lambda run: run.kl, NOT_YET, "KL from the start, nats a reply"),
-    Rule("length", length_drift, NOT_YET, "words of a reply, up or down"),
-    Rule("variance", less_variance, NOT_YET, "the reward varies less between replies"),
-    Rule("spread", more_spread, NOT_YET, "the spread of four heads, trained on the proxy's own pairs, grows", SPREAD),
-    Rule("duplicates", duplicates, NOT_YET, "more replies are equal"),
+    Rule("KL", lambda run: run.kl, 7.4, "KL from the start, nats a reply"),
+    Rule("length", length_drift, 0.27, "words of a reply, up or down"),
+    Rule("variance", less_variance, 0.38, "the reward varies less between replies"),
+    Rule(
+        "spread",
+        more_spread,
+        float(np.log(1.5)),
+        "the spread of four heads, trained on the proxy's own pairs, grows",
+        SPREAD,
+    ),
+    Rule("duplicates", duplicates, 0.12, "more replies are equal"),
 )

@@ -3,9 +3,9 @@
 Design decisions:
 - Cross-fit: the best of N by either half is scored by the other half, in standard deviations of its own scores over
   the pool, and the mean of both is watched. The budget is the KL at which that mean is highest.
-- A half has half of the pairs, and is over-optimised earlier than the whole: the budget is conservative.
-- What the labels of both halves have wrong, both halves learn: it is not seen. The budget finds errors of variance, not
-  a bias that all labels share.
+- A half has half of the pairs, and is over-optimised earlier than a scorer of all: a KL that halves find is cautious.
+- Halves see errors of variance. What their labels have wrong, and what the model at which both begin has wrong, both
+  halves share, and do not see.
 - It is judged by worlds left out: the utility lost against the best N, beside the constant N that loses least in the
   other worlds, and the largest N of the pool.
 """

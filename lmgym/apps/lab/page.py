@@ -40,6 +40,9 @@ COLUMNS = (
     "last words",
 )
 
+KINDS = {"false alarms": "sound", "noticed": "exploited"}
+"""the runs that a share of the alarms' table is of"""
+
 
 def write_page(folder: str) -> None:
     """Writes a lab's page, and the figures behind it as JSON."""
@@ -166,8 +169,8 @@ def _budgets(cases: Sequence[Case]) -> Section:
     rows = [(names[name], f"{found:.3f}") for name, found in lost.items()]
     about = (
         "Gold lost against the best N, a reply; means over scorers and worlds, intervals over worlds. Halves are "
-        "over-optimised earlier than a scorer of all pairs, so their budget is conservative. They find errors of "
-        "variance, not a bias that all labels share."
+        "over-optimised earlier than a scorer of all pairs, so a KL that they find is cautious. They see errors of "
+        "variance, not what both share: their labels' bias, and that of the model at which both begin."
     )
     table = Table(("stop at the KL of", "gold lost"), rows, frozenset({1}))
     return Section("budget", "How far to optimise without gold", [Panel("lost", "Gold lost", about, table=table)])
@@ -185,7 +188,8 @@ def _alarms(runs: Sequence[Judged]) -> Section:
     rows = [
         (
             *(row["alarm"], abouts[row["alarm"]]),
-            *(f"{row[name]:.2f}" for name in ("false alarms", "noticed", "AUC")),
+            *(f"{row[name]:.2f}, {{}} of {{}}".format(*row["runs"][kind]) for name, kind in KINDS.items()),
+            f"{row['AUC']:.2f}",
             *(_quartiles(row[name]) for name in ("updates after the peak", "gain kept at the alarm")),
         )
         for row in trial_table(runs)

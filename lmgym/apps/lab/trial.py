@@ -112,6 +112,10 @@ def trial_table(runs: Sequence[Judged], rules: Sequence[Rule] = RULES) -> list[d
                 "alarm": rule.name,
                 "false alarms": _share(sound, rule),
                 "noticed": _share(exploited, rule),
+                "runs": {
+                    kind: (_ringing(found, rule), len(found))
+                    for kind, found in (("sound", sound), ("exploited", exploited))
+                },
                 "updates after the peak": _quartiles(late),
                 "before the peak": sum(one < 0 for one in late),
                 "gain kept at the alarm": _quartiles([run.kept_at(place) for run, place in noticed]),
@@ -141,6 +145,10 @@ def counts(runs: Sequence[Judged]) -> dict[str, int]:
 
 def _share(runs: Sequence[Judged], rule: Rule) -> Estimate:
     return share([run.rings[rule.name] is not None for run in runs], [run.scorer for run in runs])
+
+
+def _ringing(runs: Sequence[Judged], rule: Rule) -> int:
+    return sum(run.rings[rule.name] is not None for run in runs)
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float] | None:
