@@ -51,7 +51,8 @@ lint: $(VENV)/.installed-dev  ## style, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-dev  ## the site in build/site; a broken link, a missing name, a family without a row fails
+docs: $(VENV)/.installed-dev  ## the site in build/site; a broken link, a missing name, a figure that its file does not have fails
+	$(BIN)/python benchmarks/pages.py --check
 	$(BIN)/zensical build --strict
 	$(BIN)/python -m pytest tests/docs/test_families_page.py
 

@@ -11,7 +11,6 @@ cliff all go on to the last turn. CPU seconds of one thread, pinned to a core (s
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shared import ROOT, describe_machine, pin_command, random_model, train_shape_tokenizer
+from shared import ROOT, describe_machine, pin_command, random_model, train_shape_tokenizer, write_result
 
 from lmgym.agents import Agent
 from lmgym.apps.agents.environment import AgentEnvironment
@@ -170,7 +169,7 @@ def main() -> None:
         "device": arguments.device, "dtype": arguments.dtype, "sampling": SAMPLING, "medians": medians, "runs": found,
     }  # fmt: skip
     output = arguments.output or ROOT / f"benchmarks/results/agents_{arguments.dtype}.json"
-    output.write_text(json.dumps(record, indent=1) + "\n")
+    write_result(output, record)
 
 
 if __name__ == "__main__":

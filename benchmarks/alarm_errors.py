@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from shared import write_result
 
 from lmgym.scoring.alarm import TOLERANCE, Alarm, Reading
 
@@ -81,9 +82,7 @@ def main() -> None:
         rows.append({"kind": kind, "looks": looks, "prompts": prompts, "correlation": correlation, **shares})
         print(json.dumps(rows[-1]), flush=True)
     if options.output:
-        options.output.write_text(
-            json.dumps({"runs": options.runs, "seed": options.seed, "rows": rows}, indent=1) + "\n"
-        )
+        write_result(options.output, {"runs": options.runs, "seed": options.seed, "rows": rows}, "intervals")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
@@ -292,7 +292,7 @@ def main() -> None:
             "found": summary(runs),
             "runs": runs,
         }  # fmt: skip
-        arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+        write_result(arguments.output, record, "method", "sampler")
         print({name: value for name, value in runs[-1].items() if name != "reward"}, flush=True)
     print(json.dumps(summary(runs), indent=1))
 

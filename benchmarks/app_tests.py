@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 from lmgym.apps.world.ab_testing import RETENTION_DAYS, figures
 from lmgym.apps.world.app import deploy
@@ -24,7 +24,7 @@ from lmgym.apps.world.days import Moment, simulate_users
 from lmgym.apps.world.embedded_world import bot_reply
 from lmgym.apps.world.streams import Population, draw_population
 from lmgym.apps.world.users import Floats, Reaction
-from lmgym.apps.world.world import VERSION, World
+from lmgym.apps.world.world import World
 from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.sample_sizes import units_needed
 from lmgym.statistics import Ratio, compare
@@ -118,25 +118,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--experiments", type=int, default=200, help="of policies that do not differ")
     parser.add_argument("--users", type=int, default=30, help="with each of them")
-    parser.add_argument("--planted", type=int, default=80, help="experiments of each planted change")
+    parser.add_argument("--planted", type=int, default=80, help="experiments of each planted change; 0: none")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/app_tests.json")
     arguments = parser.parse_args()
-    record = {"world_version": VERSION, "machine": describe_machine(), "world": WORLD.seed, "days": DAYS}
+    record = {"machine": describe_machine(), "world": WORLD.seed, "days": DAYS}
     began = time.process_time()
     record["do_not_differ"] = false_alarms(arguments.experiments, arguments.users)
     record["do_not_differ"]["cpu_seconds"] = time.process_time() - began
     print(json.dumps(record["do_not_differ"], indent=1), flush=True)
-    began = time.process_time()
-    record["planted"] = {"experiments": arguments.planted, "pilot_users": PILOT, "change": CHANGE, "figures": {}}
-    for name in HORIZON:
-        worth, change = plant(name)
-        row = {"worth": worth, "change_planted": change}
-        for paired in (False, True):
-            row["paired" if paired else "random"] = power(name, paired, worth, arguments.planted)
-        record["planted"]["figures"][name] = row
-        print(name, json.dumps(row), flush=True)
-    record["planted"]["cpu_seconds"] = time.process_time() - began
-    arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+    if arguments.planted:
+        began = time.process_time()
+        record["planted"] = {"experiments": arguments.planted, "pilot_users": PILOT, "change": CHANGE, "figures": {}}
+        for name in HORIZON:
+            worth, change = plant(name)
+            row = {"worth": worth, "change_planted": change}
+            for paired in (False, True):
+                row["paired" if paired else "random"] = power(name, paired, worth, arguments.planted)
+            record["planted"]["figures"][name] = row
+            print(name, json.dumps(row), flush=True)
+        record["planted"]["cpu_seconds"] = time.process_time() - began
+    write_result(arguments.output, record, "world", "intervals")
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ and two words.
 
 import argparse
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
+from shared import write_result
 
 from lmgym.apps.audit.biases import biases
 from lmgym.apps.audit.measuring import SMALLEST, measure
@@ -123,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     found = run(options.audits, options.kinds, options.prompts)
     if options.output:
-        Path(options.output).write_text(json.dumps(found, indent=1) + "\n")
+        write_result(Path(options.output), {"cells": found}, "intervals")
 
 
 if __name__ == "__main__":

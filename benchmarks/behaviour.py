@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 from lmgym.apps.world.baselines import baselines
 
@@ -159,7 +159,7 @@ def main() -> None:
             results[future.result()["world"]] = future.result()
             worlds = [results[seed] for seed in seeds if seed in results]
             whole = {**record, "commit": commit, "seeds": seeds, "worlds": worlds}
-            arguments.output.write_text(json.dumps(whole, indent=1))
+            write_result(arguments.output, whole, "world", "rows", "method", "intervals")
             print(table(worlds), flush=True)
 
 

@@ -11,7 +11,6 @@ Every turn begins from nothing; `session` is ten turns of one conversation, wher
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 from generation import expanded_cache
-from shared import ROOT, describe_machine, make_shape, pin_command
+from shared import ROOT, describe_machine, make_shape, pin_command, write_result
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from lmgym.data.records import read_records
@@ -246,7 +245,7 @@ def main() -> None:
             parts = [f"{m['generate']:.2f} + {m['score']:.2f}" for m in found["medians"].values()]
             print(f"{kind:8} N={n:<4}" + "".join(f"{part:>20}" for part in parts), f"{found['ratio']:.2f}", flush=True)
     record["load_average_at_end"] = os.getloadavg()[0]
-    arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+    write_result(arguments.output, record)
 
 
 if __name__ == "__main__":

@@ -13,23 +13,22 @@ policy. Each world that is done is written down; the same command goes on with t
 
 import argparse
 import json
-import math
 import time
 from pathlib import Path
 
 import numpy as np
-from shared import ROOT, describe_machine
+import tables
+from shared import ROOT, describe_machine, write_result
 
 from lmgym.apps.world.ab import Design, experiment
 from lmgym.apps.world.app import OneLine, deploy
 from lmgym.apps.world.policies import GOLD, RANDOM, load_base, load_scorer
-from lmgym.apps.world.world import VERSION, World
-from lmgym.scoring.best_of_n_estimates import best_of_n_kl, best_of_n_values
+from lmgym.apps.world.world import World
+from lmgym.scoring.best_of_n_estimates import best_of_n_values
 from lmgym.statistics import mean as mean_of
 
 SIZES = (2, 4, 8, 16)
 POOL, PROMPTS = 64, 400
-FIGURES = ("conversation length", "retention day 30")
 
 
 def scorers_of(scorer: str) -> dict[str, str]:
@@ -78,36 +77,6 @@ def estimate(world: World, policy: str, scorer: str, design: Design) -> dict:
     return {"prompts": len(prompts), "samples": POOL, "values": values}
 
 
-def over_worlds(cells: list[dict]) -> str:
-    """The mean over worlds, with an interval for these worlds' users."""
-    mean = np.mean([cell["value"] for cell in cells])
-    reach = math.sqrt(sum(((cell["high"] - cell["low"]) / 2) ** 2 for cell in cells)) / len(cells)
-    return f"{mean:.3f} ({mean - reach:.3f} to {mean + reach:.3f})"
-
-
-def table(worlds: list[dict]) -> str:
-    """A row a policy, as Markdown."""
-    lines = [
-        "| N | chosen by | conversation length | change | retention day 30 | change | hidden utility in the app | "
-        "estimate from a pool | log n - (n-1)/n |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for place, row in enumerate(worlds[0]["rows"]):
-        rows = [world["rows"][place] for world in worlds]
-        cells = [str(row["n"]), row["by"]]
-        for name in FIGURES:
-            values = [one["figures"].get(name) for one in rows]
-            changes = [one["change"].get(name, {}).get("relative") for one in rows]
-            cells.append(over_worlds(values) if all(values) else "")
-            cells.append(f"{np.mean(changes):+.1%}" if row["n"] > 1 and None not in changes else "")
-        cells.append(f"{np.mean([one['hidden_utility'] for one in rows]):.3f}")
-        kind = "scorer" if row["by"] == "none" else row["by"]
-        found = [{str(n): cell for n, cell in world["pool"]["values"][kind].items()} for world in worlds]
-        cells += [over_worlds([one[str(row["n"])] for one in found]), f"{best_of_n_kl(row['n']):.3f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--worlds", type=int, nargs="+", default=[0, 1, 2], help="their seeds")
@@ -131,9 +100,10 @@ def main() -> None:
             design = Design(arguments.users, arguments.days, arguments.seed, seed, paired=True)
             results[seed] = json.loads(json.dumps(run_world(seed, policy, scorer, design)))
         worlds = [results[one] for one in arguments.worlds if one in results]
-        record = {"world_version": VERSION, "settings": settings, "machine": describe_machine(), "worlds": worlds}
-        arguments.output.write_text(json.dumps(record, indent=1) + "\n")
-        print(table(worlds), flush=True)
+        record = {"settings": settings, "machine": describe_machine(), "worlds": worlds}
+        write_result(arguments.output, record, "world", "rows", "method", "sampler", "intervals")
+        for one in worlds:
+            print("\n".join(tables.best_of_n_in_app({"worlds": [one]})), flush=True)
 
 
 if __name__ == "__main__":

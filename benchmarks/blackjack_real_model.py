@@ -10,7 +10,6 @@ at temperature 1, and the exact expected return. Other flags are those of
 
 import argparse
 import datetime
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from games import exact_blackjack, load, returns_of
-from shared import ROOT, describe_machine, launch, metrics_of, rewards_of, seconds_of
+from shared import ROOT, describe_machine, launch, metrics_of, rewards_of, seconds_of, write_result
 
 from lmgym.statistics import mean
 
@@ -64,7 +63,7 @@ def main() -> None:
         "difference": mean_and_interval(returns_after - returns),
         "rollouts_before_update": rewards_of(lines),
     }  # fmt: skip
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+    write_result(arguments.output, found, "rows", "method", "sampler", "intervals")
     print("difference", found["difference"], f"{seconds:.0f} s of training")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
@@ -139,7 +139,7 @@ def main() -> None:
         "steps": setting.STEPS, "pieces": [setting.PIECES[True], setting.PIECES[False]],
         "runs": sorted(runs, key=lambda r: r["seed"]),
     }  # fmt: skip
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+    write_result(arguments.output, found, "rows", "method", "sampler", "intervals")
 
 
 if __name__ == "__main__":

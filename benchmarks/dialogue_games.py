@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from shared import ROOT, describe_machine, launch, metrics_of, rewards_of, seconds_of
+from shared import ROOT, describe_machine, launch, metrics_of, rewards_of, seconds_of, write_result
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
@@ -148,7 +148,7 @@ def main() -> None:
         others = [r for r in found.get(part, []) if any(r[k] != one[k] for k in key)]
         found.update({"date": f"{datetime.datetime.now(datetime.UTC):%F}", "machine": describe_machine()})
         found[part] = [*others, one]
-        given.output.write_text(json.dumps(found, indent=1) + "\n")
+        write_result(given.output, found, "method", "sampler")
 
     with tempfile.TemporaryDirectory() as folder:
         if "learning" in given.parts:

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from random_walks import optimality  # puts the repository's root before this folder
-from shared import ROOT, describe_machine, metrics_of
+from shared import ROOT, describe_machine, metrics_of, write_result
 
 from lmgym.environments import random_walks_model
 
@@ -140,7 +140,7 @@ def main() -> None:
         if key in rows:
             return
         row = rows[key] = work() | {"cpu": describe_machine()["cpu"]}  # runs may go on on another machine
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        write_result(RESULTS, found, "method", "sampler")
         print(part, key, {name: value for name, value in row.items() if not name.startswith("time/")}, flush=True)
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -9,7 +9,6 @@ step costs what the game and the door cost. Doors take turns within a repetition
 import argparse
 import datetime
 import importlib
-import json
 import statistics
 import sys
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
@@ -206,7 +205,7 @@ def main() -> None:
         }
         for name, speed in medians.items():
             print(f"{game:12} {name:32} {speed:10,.0f} steps/CPU s", flush=True)
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+    write_result(arguments.output, found)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 from lmgym.apps.chat.actions import ChatView, Response
 from lmgym.apps.chat.session import ChatSession
@@ -354,7 +354,7 @@ def main() -> None:
         "mean_change_of_random_picks": mean(changes),
         "seeds": [asdict(outcome) for outcome in outcomes],
     }
-    arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+    write_result(arguments.output, record, "world", "rows", "method")
     print(table(outcomes), f"random picks change agreement by {mean(changes):+.3f} on average", sep="\n\n")
     print("\n".join(record["faults"]) or "the loop closes: the criterion is met in every seed")
 

@@ -16,7 +16,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from shared import describe_machine
+from shared import describe_machine, write_result
 
 from lmgym.generation.local_generation import load_causal
 from lmgym.generation.protocol import Sampling
@@ -25,7 +25,6 @@ from lmgym.generation.vllm_server import ServerOptions, VLLMServer
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.logprobs import token_logprobs
 from lmgym.models.forward.packed_rows import pack_rows
-from lmgym.runs.files import write_json
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
 
 RESULTS = Path(__file__).parent / "results/fp32_head.json"
@@ -70,7 +69,7 @@ def main() -> None:
                      "chi_square": (2 * difference).exp().mean().item() - 1, "tokens": len(targets)}  # fmt: skip
             results[f"server's head {name}, trainer's {trainer}"] = found
             print(f"server's head {name}, trainer's {trainer}:", {k: round(v, 5) for k, v in found.items()}, flush=True)
-    write_json(RESULTS, results)
+    write_result(RESULTS, results)
 
 
 if __name__ == "__main__":

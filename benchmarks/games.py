@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import ROOT, describe_machine, launch, metrics_of, rewards_of
+from shared import ROOT, describe_machine, launch, metrics_of, rewards_of, write_result
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
@@ -176,7 +176,7 @@ def main() -> None:
                         "machine": describe_machine(), "bars": BARS,
                         "runs": sorted([*others, one], key=lambda r: (r["game"], r["method"], r["seed"])),
                     }  # fmt: skip
-                    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+                    write_result(arguments.output, found, "method", "sampler")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ ends at a length that is forced, the same for both: transformers keeps a finishe
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import tempfile
@@ -22,7 +21,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from shared import ROOT, describe_machine, pin_command, read_shape
+from shared import ROOT, describe_machine, pin_command, read_shape, write_result
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 from lmgym.generation.local_generation import LocalGenerator
@@ -195,7 +194,7 @@ def main() -> None:
         seconds = "".join(f"{found['medians'][contender]:>19.3f}" for contender in names)
         print(f"{name:30}{seconds} {found['ratio']:>5.2f}", flush=True)
     record["load_average_at_end"] = os.getloadavg()[0]
-    output.write_text(json.dumps(record, indent=1) + "\n")
+    write_result(output, record)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from shared import (
     pin_command,
     read_pairs,
     run_contender,
+    write_result,
 )
 
 PROMPTS, GENERATIONS = 16, 4
@@ -222,7 +223,7 @@ def main() -> None:
             context = {"date": date, "machine": machine, "bf16": bf16_remark(machine), "pin": pin}
             output.setdefault(precision, {})[section] = {**context, **measured}
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            arguments.output.write_text(json.dumps(output, indent=1) + "\n")
+            write_result(arguments.output, output)
             print(f"written: {arguments.output} ({precision}, {section})")
 
 

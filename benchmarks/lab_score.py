@@ -37,7 +37,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 ROWS, PAIRS, HELD_OUT, PROMPTS, EVAL_PROMPTS = 50_000, 4500, 500, 5120, 256
 BATCH, ROLLOUTS, GROUP, TOKENS, KL, BEST_OF = 64, 256, 8, 48, 0.1, 4
@@ -367,7 +367,7 @@ def main() -> None:
             found, name = measure(folder, asked.world, asked.seeds, asked.trl_python), "lab_score"
             print(table(found["lines"]))
         output = asked.output or ROOT / f"benchmarks/results/{name}.json"
-        output.write_text(json.dumps({**found, "machine": machine}) + "\n")
+        write_result(output, {**found, "machine": machine}, "world", "lab", "rows", "sampler", "method", "intervals")
 
 
 if __name__ == "__main__":

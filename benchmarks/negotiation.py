@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shared import ROOT, describe_machine, metrics_of, seconds_of
+from shared import ROOT, describe_machine, metrics_of, seconds_of, write_result
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
@@ -94,7 +94,7 @@ def main() -> None:
             if run not in known:
                 runs.append(learn(world, Path(folder), *run))
                 print(runs[-1], flush=True)
-                arguments.output.write_text(json.dumps({**found, "runs": runs}, indent=1) + "\n")
+                write_result(arguments.output, {**found, "runs": runs}, "method", "sampler")
 
 
 if __name__ == "__main__":

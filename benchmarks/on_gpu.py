@@ -4,7 +4,7 @@
     python3 benchmarks/on_gpu.py --device cpu --models tiny --output /tmp/x.json   # a rehearsal in fp32
 
 Weights and prompts are random, from fixed seeds; nothing is downloaded. Shares are of a copy and of a matrix product,
-measured in the same run. docs/settings.md and docs/results.md are made of the JSON by benchmarks/settings_page.py.
+measured in the same run. docs/settings.md is made of the JSON by benchmarks/pages.py.
 """
 
 import argparse
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before this f
 import torch
 from gpu_ppo import WAYS, Bench, measure
 from gpu_training import CASES, data_sheet, measure_generation, measure_roofs, measure_training
-from shared import ROOT, describe_gpu, describe_machine
+from shared import ROOT, describe_gpu, describe_machine, write_result
 
 PARTS = ("learning", "training", "generation", "ppo")
 MICRO_BATCHES, BATCHES = [2048, 8192, 16384], [16, 64, 256]
@@ -175,7 +175,7 @@ def main() -> int:
                 traceback.print_exc()
             failed |= went_wrong(found)
             record[part][name] = found
-            arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+            write_result(arguments.output, record)
             gc.collect()  # parts of a model refer to each other
             print(f"{part} {name}: {time.perf_counter() - began:.0f} s", flush=True)
     show(record)

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from shared import write_result
+
 from lmgym.apps.audit.biases import Bias, biases
 from lmgym.apps.audit.edits import Exchange, Others
 from lmgym.apps.audit.measuring import audit_scorer
@@ -91,7 +93,7 @@ def main() -> None:
             found[name] = [audited(scorer, row, held_out[:number], len(rows)) for number in PROMPTS]
         print(name, found[name], flush=True)
         if options.output:
-            Path(options.output).write_text(json.dumps(found, indent=1) + "\n")
+            write_result(Path(options.output), {"biases": found}, "rows", "method", "intervals")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from shared import write_result
+
 from lmgym.apps.games.dialogue.games import GAMES
 from lmgym.apps.games.dialogue.instances import TRAIN
 from lmgym.apps.games.dialogue.records import read_episodes
@@ -40,7 +42,7 @@ def main() -> None:
     for games in after:
         for game, found in games.items():
             found["rise_of_played"] = rise(before[game]["played"], found["played"])
-    RESULT.write_text(json.dumps({"model": "SmolLM2-135M-Instruct", "models": models}, indent=2) + "\n")
+    write_result(RESULT, {"model": "SmolLM2-135M-Instruct", "models": models}, "rows", "method", "sampler")
     for name, games in models.items():
         for game, found in games.items():
             print(f"{name:12} {game:18} {found}")

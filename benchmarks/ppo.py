@@ -30,6 +30,7 @@ from shared import (
     save_real,
     save_shape,
     train_shape_tokenizer,
+    write_result,
 )
 
 MICRO_BATCHES = (4, 8, 16)
@@ -325,7 +326,7 @@ def main() -> None:
             context = {"date": date, "machine": machine, "bf16": bf16_remark(machine), "pin": pin}
             output.setdefault(precision, {})[section] = {**context, **measured}
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            arguments.output.write_text(json.dumps(output, indent=1) + "\n")
+            write_result(arguments.output, output)
             console.print(f"written: {arguments.output} ({precision}, {section})")
 
 

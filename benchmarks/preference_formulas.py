@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shared import BENCHMARKS, Contender, run_contender
+from shared import BENCHMARKS, Contender, run_contender, write_result
 
 RESULTS = BENCHMARKS / "results/preference_formulas.json"
 TOLERANCE = 1e-6
@@ -119,7 +119,7 @@ def main() -> None:
     for name, gaps in found.items():
         print(f"{name:24}", "  ".join(f"{what} {gap:.1e}" for what, gap in gaps.items()))
     if not arguments.stored:
-        arguments.output.write_text(json.dumps(trl | {"largest_differences": found}) + "\n")
+        write_result(arguments.output, trl | {"largest_differences": found}, "method")
     if apart := [name for name, gaps in found.items() if max(gaps.values()) > TOLERANCE]:
         sys.exit(f"above {TOLERANCE:g}: {', '.join(apart)}")
 

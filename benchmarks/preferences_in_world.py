@@ -17,18 +17,17 @@ import time
 from pathlib import Path
 
 import numpy as np
+import tables
 import torch
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 from lmgym.apps.lab.pool import held_out_texts
-from lmgym.apps.world.world import VERSION
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Sampling
 from lmgym.messages import from_transcript
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.named_scorers import load_scorer
-from lmgym.statistics import mean as mean_of
 from lmgym.text import Conversation, Replies, render_all, tokenize_texts
 from preferences.objectives import ReplyModel
 from preferences.probes import Forwards
@@ -105,33 +104,6 @@ def run_world(demo: Path, world: int) -> dict:
     return {"world": world, "policies": found}
 
 
-def interval(difference: np.ndarray) -> tuple[float | None, float | None, float | None]:
-    """(mean, low, high) over prompts."""
-    found = mean_of(difference)
-    return found.value, found.low, found.high
-
-
-def table(worlds: list[dict]) -> str:
-    """A row a policy and a way of replying; a column a world, with the difference to one reply of SFT."""
-    lines = ["| policy | " + " | ".join(f"world {one['world']}: utility, change (95%)" for one in worlds)
-             + " | KL | tokens | training, CPU s |", "|---|" + "---|" * (len(worlds) + 3)]  # fmt: skip
-    for name in worlds[0]["policies"]:
-        for kind, label in (("utility", name), ("best", f"{name}, best of {BEST_OF}")):
-            cells = []
-            for one in worlds:
-                values = np.array(one["policies"][name][kind])
-                mean, low, high = interval(values - np.array(one["policies"]["SFT"]["utility"]))
-                change = "" if label == "SFT" else f", {mean:+.2f} ({low:+.2f} to {high:+.2f})"
-                cells.append(f"{values.mean():.2f}{change}")
-            policies = [one["policies"][name] for one in worlds]
-            cpu = [one["training_cpu_seconds"] for one in policies]
-            kl, tokens = (np.mean([one[figure] for one in policies]) for figure in ("kl", "tokens"))
-            more = [f"{kl:.2f}", f"{tokens:.1f}"] if kind == "utility" else ["", ""]
-            seconds = f"{np.mean(cpu):.0f}" if kind == "utility" and None not in cpu else ""
-            lines.append("| " + " | ".join([label, *cells, *more, seconds]) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--demos", type=Path, required=True, help="a folder with an output of `lmgym demo` a seed")
@@ -144,9 +116,9 @@ def main() -> None:
         worlds.append(run_world(arguments.demos / str(world), world))
         worlds[-1]["minutes"] = (time.perf_counter() - began) / 60
         settings = {"prompts": PROMPTS, "samples": SAMPLES, "flags": SHARED, "runs": RUNS}
-        result = {"world_version": VERSION, "settings": settings, "machine": machine, "worlds": worlds}
-        arguments.output.write_text(json.dumps(result) + "\n")
-        print(table(worlds), flush=True)
+        result = {"settings": settings, "machine": machine, "worlds": worlds}
+        write_result(arguments.output, result, "world", "rows", "method", "sampler")
+        print("\n".join(tables.preferences(result)), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ at least .93 each and .95 on average, greedy at least .98, from a start below .4
 
 import argparse
 import datetime
-import json
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from shared import ROOT, describe_machine, launch, metrics_of, rewards_of
+from shared import ROOT, describe_machine, launch, metrics_of, rewards_of, write_result
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
@@ -70,7 +69,7 @@ def main() -> None:
         }
     sampled = [one["sampled"] for one in found["seeds"]]  # type: ignore[index,union-attr]
     found["mean_sampled"] = float(np.mean(sampled))
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+    write_result(arguments.output, found, "method", "sampler")
     print(f"walks {found['walks']:.3f}, start {found['start']}")
     for one in found["seeds"]:  # type: ignore[union-attr]
         print({k: v for k, v in one.items() if k != "rollouts_before_update"})  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shared import PAIRS_FILE, ROOT, read_results, run_measured
+from shared import PAIRS_FILE, ROOT, read_results, run_measured, write_result
 
 from lmgym.data.pairs import Pair, validate
 from lmgym.data.records import read_records
@@ -102,9 +102,8 @@ def main() -> None:
         name: statistics.mean(run[name]["metrics"]["accuracy"] for run in runs)
         for name in ("labels as they are", "labels swapped")
     }
-    arguments.output.write_text(
-        json.dumps({"settings": SETTINGS, "model": MODEL, "mean": means, "runs": runs}, indent=1)
-    )
+    found = {"settings": SETTINGS, "model": MODEL, "mean": means, "runs": runs}
+    write_result(arguments.output, found, "rows", "method", "intervals")
     print(f"mean accuracy {means}; written to {arguments.output}")
 
 

@@ -8,12 +8,11 @@ threads. The same command again continues a run that was stopped.
 """
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 
-from shared import PAIRS_FILE, ROOT, describe_machine, read_results, run_measured
+from shared import PAIRS_FILE, ROOT, describe_machine, read_results, run_measured, write_result
 
 SETTINGS = {
     "eval_size": "0.2",
@@ -57,7 +56,7 @@ def main() -> None:
         **measured,
         **read_results(arguments.run),
     }
-    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(arguments.output, result, "rows", "method", "intervals")
     found = result["metrics"]
     interval = f"{found['accuracy_low']:.3f} to {found['accuracy_high']:.3f}"
     print(f"accuracy {found['accuracy']:.3f} ({interval}) on {found['pairs']:.0f} held-out pairs")

@@ -27,6 +27,7 @@ from shared import (
     read_pairs,
     run_contender,
     save_real,
+    write_result,
     write_token_pairs,
 )
 
@@ -269,7 +270,7 @@ def write_section(arguments: argparse.Namespace, name: str, content: dict, **alw
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     output |= {"shape": arguments.shape, "dtype": arguments.dtype, **always, name: {"date": date, **content}}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(output, indent=1) + "\n")
+    write_result(arguments.output, output)
     console.print(f"written: {arguments.output}")
 
 

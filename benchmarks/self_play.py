@@ -10,13 +10,12 @@ self-play alone, at most 5% lost. The start, which only copies random legal move
 
 import argparse
 import datetime
-import json
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from shared import ROOT, describe_machine, launch, metrics_of, seconds_of
+from shared import ROOT, describe_machine, launch, metrics_of, seconds_of, write_result
 
 sys.path.insert(0, str(ROOT))  # beside this file lies ppo.py, another benchmark
 
@@ -82,7 +81,7 @@ def main() -> None:
             for seed in arguments.seeds:
                 runs.append(run(kind, seed, start, Path(folder) / f"{kind}{seed}", flags))
                 print({key: value for key, value in runs[-1].items() if key != "curve"}, flush=True)
-                arguments.output.write_text(json.dumps({**found, "runs": runs}, indent=1) + "\n")
+                write_result(arguments.output, {**found, "runs": runs}, "method", "sampler")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 CLIENTS, BATCHES = (1, 16, 256), (1, 16)
 WORDS = ["tea", "money", "sleep", "garden", "train", "music", "winter", "cooking", "friend", "letter"]
@@ -127,7 +127,7 @@ def main() -> None:
         "machine": describe_machine(),
         "rows": rows,
     }
-    arguments.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_result(arguments.output, found)
     for row in rows:
         print(row)
 

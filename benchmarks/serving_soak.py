@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from serving_load import ROOT, WORDS, memory_mb, start
-from shared import describe_machine
+from shared import describe_machine, write_result
 
 GOOD_CLIENTS = 3
 MOST_MB = 1
@@ -231,7 +231,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = soak(arguments.scorer, arguments.seconds)
     found |= {"threads": os.environ.get("OMP_NUM_THREADS"), "machine": describe_machine()}
-    arguments.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_result(arguments.output, found)
     print(json.dumps(found, indent=2))
 
 

@@ -1,25 +1,14 @@
-"""The tables of docs/settings.md: memory by `lmgym estimate`, hours from rates measured on one GPU.
-
-    .venv/bin/python benchmarks/settings_page.py            # rewrites what stands between the page's markers
+"""The tables of docs/settings.md: memory by `lmgym estimate`, hours from rates measured on one GPU (see pages.py).
 
 Rates are read from results/on_gpu.json: seconds a token of an update, of a forward, and of a step of generation, each
-at some sizes of a model. A line through the smallest and the largest, in the number of weights, gives the others. A
-test compares the page with what this writes.
+at some sizes of a model. A line through the smallest and the largest, in the number of weights, gives the others.
 """
-
-import json
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # before this folder, whose ppo.py is no package
 
 from model_costs import Shape
 from shared import ROOT, read_shape, saved_config
 
 from lmgym.cli.estimate import estimate_of
 
-PAGE = ROOT / "docs/settings.md"
-RESULTS = ROOT / "benchmarks/results/on_gpu.json"
 SHAPES = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b")
 CHECKPOINTS = ("--gradient_checkpointing",)
 LORA = ("--lora_rank", "16")
@@ -69,10 +58,9 @@ def title(name: str) -> str:
     return name.replace("qwen3", "Qwen3").replace("b", "B")
 
 
-def measured() -> tuple[str, dict]:
-    """(the GPU's name, runs of PPO with adapters by model)."""
-    record = json.loads(RESULTS.read_text())
-    return record["name"], {name.split()[0]: run for name, run in record["ppo"].items() if name.endswith(" lora")}
+def with_adapters(record: dict) -> dict:
+    """Runs of PPO with adapters of on_gpu.json, by model."""
+    return {name.split()[0]: run for name, run in record["ppo"].items() if name.endswith(" lora")}
 
 
 def rates_of(run: dict) -> dict[str, float]:
@@ -98,9 +86,9 @@ def rates(name: str, runs: dict) -> dict[str, float]:
     return {part: ends[0][part] + share * (ends[1][part] - ends[0][part]) for part in ends[0]}
 
 
-def hours_table() -> list[str]:
-    """Minutes of the jobs that the page names, with adapters."""
-    _, runs = measured()
+def hours_table(record: dict) -> list[str]:
+    """Minutes of the jobs that the page names, with adapters, by the rates of on_gpu.json."""
+    runs = with_adapters(record)
     lines = [
         "| model | rates | SFT | reward model | DPO | GRPO | PPO, 4 epochs |",
         "|---|---|---|---|---|---|---|",
@@ -125,19 +113,3 @@ def hours_table() -> list[str]:
 def in_words(seconds: float) -> str:
     """'12 min' or '1.4 h'."""
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def rewritten(text: str) -> str:
-    """The page with tables of today."""
-    for name, lines in (("memory", memory_table()), ("hours", hours_table())):
-        begin, end = f"<!-- {name}: benchmarks/settings_page.py -->\n", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, found, after = rest.partition(end)
-        assert found, f"{PAGE} has no table called {name}"
-        text = before + begin + "\n" + "\n".join(lines) + "\n\n" + end + after
-    return text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text()))
-    print(f"{PAGE}: rates of one {measured()[0]}")

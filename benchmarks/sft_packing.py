@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from shared import ROOT, Contender, describe_machine, pin_command, run_contender
+from shared import ROOT, Contender, describe_machine, pin_command, run_contender, write_result
 from transformers import AutoModelForCausalLM
 
 from lmgym.apps.world.making import make_world, make_world_policy
@@ -165,7 +165,7 @@ def main() -> None:
         },
     }  # fmt: skip
     print(json.dumps({name: record[name] for name in ("padding_share", "ways")}, indent=2))
-    Path(given.output).write_text(json.dumps(record, indent=2) + "\n")
+    write_result(Path(given.output), record)
 
 
 def largest_difference(rows: list[Example], ways: dict[str, Way]) -> tuple[float, float]:

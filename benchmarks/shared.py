@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,12 +25,43 @@ import numpy as np
 
 BENCHMARKS = Path(__file__).resolve().parent
 ROOT = BENCHMARKS.parent
+RESULTS = BENCHMARKS / "results"
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")
 # S and L are ours; those named qwen3 have the numbers of the config.json of Qwen/Qwen3-0.6B, -1.7B, -4B, -8B and -14B
 SHAPES_FILE = BENCHMARKS / "shapes.json"
 PAIRS_FILE = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
 REPLY_MARK = "\n\nAssistant:"
 PROMPTS, PROMPT_TOKENS = 512, (64, 128)  # of `cut_prompts`
+
+
+def code_versions() -> dict[str, str]:
+    """What a change of the code makes figures old of, each with its present version."""
+    from lmgym import versions
+    from lmgym.apps.lab import record
+    from lmgym.apps.world import world
+
+    own = {name.lower(): str(value) for name, value in vars(versions).items() if name.isupper()}
+    return {"world": world.VERSION, "lab": record.VERSION, **own}
+
+
+def origin(*rests_on: str) -> dict[str, Any]:
+    """How a result file came to be: its command, and the versions of what its figures rest on (`code_versions`).
+
+    Times and memory rest on none of them: their machine and day are in the file.
+    """
+    versions = code_versions()
+    words = [word.removeprefix(f"{ROOT}/") for word in sys.argv[1:]]
+    return {
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words]),
+        "rests_on": {name: versions[name] for name in rests_on},
+    }
+
+
+def write_result(path: Path, record: dict[str, Any], *rests_on: str) -> None:
+    """Writes a result file: its `origin`, then the record, which may be that of an earlier launch with more in it."""
+    known = origin(*rests_on)
+    others = {name: value for name, value in record.items() if name not in known}
+    path.write_text(json.dumps(known | others, indent=1) + "\n")
 
 
 def cpu_lines() -> dict[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from behaviour import ROOT, ROWS, shuffle_labels
+from shared import write_result
 
 OUTPUT = ROOT / "benchmarks/results/shuffled_labels.json"
 
@@ -41,7 +42,7 @@ def main() -> None:
             shuffle_labels(folder, seed)
             found.append({"world": seed, **{name: correlations(folder, name) for name in ("logs", "shuffled")}})
         print(json.dumps(found[-1]), flush=True)
-    OUTPUT.write_text(json.dumps({"rows": ROWS, "worlds": found}, indent=1) + "\n")
+    write_result(OUTPUT, {"rows": ROWS, "worlds": found}, "world")
 
 
 if __name__ == "__main__":

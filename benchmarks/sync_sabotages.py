@@ -25,6 +25,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from shared import write_result
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.errors import InputError, RunStopped
@@ -322,7 +323,7 @@ def main() -> None:
                 for seed in range(10) if part != "sabotages" else ():
                     if (name := f"{kind} | sound | seed {seed}") not in results:
                         results[name] = {"said": run(kind, model, server.url, 30, seed)}
-                        write_json(RESULTS, results)
+                        write_result(RESULTS, results, "sampler")
                         print(name, results[name], flush=True)
                 for (fault, patch), begins in ((one, b) for one in sabotages.items() for b in (0, LATE)):
                     if part == "sound" or (name := f"{kind} | {fault} | from update {begins}") in results:
@@ -330,7 +331,7 @@ def main() -> None:
                     state = Sabotage(begins)
                     with state.watching(), patch(state):
                         results[name] = {"said": run(kind, model, server.url, 12), "syncs": state.syncs}
-                    write_json(RESULTS, results)
+                    write_result(RESULTS, results, "sampler")
                     print(name, results[name], flush=True)
 
 

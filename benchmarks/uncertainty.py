@@ -39,7 +39,7 @@ import torch
 from numpy.typing import NDArray
 from preferences_in_world import held_out_prompts
 from scipy import stats
-from shared import ROOT, describe_machine, metrics_of
+from shared import ROOT, describe_machine, metrics_of, write_result
 
 from lmgym.apps.lab.pool import sample_replies
 from lmgym.generation.protocol import Sampling
@@ -275,8 +275,8 @@ def main() -> None:
 
     def note(part: str, value: Any) -> None:
         found.update({"machine": describe_machine(), part: value})
-        text = json.dumps(found, indent=1).replace(f"{folder}/", "")
-        arguments.output.write_text(text + "\n")
+        plain = json.loads(json.dumps(found).replace(f"{folder}/", ""))
+        write_result(arguments.output, plain, "world", "rows", "sampler", "method", "intervals")
 
     note("scorers", scorers)
     if "ppo" in arguments.parts:

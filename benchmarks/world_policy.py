@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, write_result
 
 from lmgym.apps.world.checker import faults
 from lmgym.apps.world.making import make_world, make_world_policy
@@ -71,7 +71,7 @@ def main() -> None:
         "date": datetime.date.today().isoformat(), "machine": machine, "rows": given.rows, "seed": given.seed,
         "training": TRAIN, "replies": REPLIES, "by_tokens": found,
     }  # fmt: skip
-    Path(given.output).write_text(json.dumps(record, indent=2) + "\n")
+    write_result(Path(given.output), record, "world", "rows", "sampler", "method")
 
 
 def train(start: Path, output: Path, data: Path, seed: int) -> float:

@@ -1,13 +1,10 @@
 """The scorers of benchmarks/alarm_real_runs.py, its other rules, and its figures of the runs."""
 
 import json
-from statistics import median
 
 import pytest
 from alarm_real_runs import (
     EVALUATIONS,
-    EXPLOITING,
-    EXPLOITING_UPDATES,
     RUNS,
     SOUND,
     UPDATES,
@@ -82,25 +79,7 @@ def test_only_runs_whose_mean_on_fresh_prompts_never_fell_are_healthy() -> None:
     assert found["format"]["runs"] == 0
 
 
-def test_the_page_says_what_the_file_of_results_does() -> None:
+def test_what_the_file_of_results_says_in_all_follows_from_its_runs() -> None:
     record = json.loads((ROOT / "benchmarks/results/alarm_real_runs.json").read_text())
-    page, runs, found = (ROOT / "docs/ppo.md").read_text(), record["runs"], record["found"]
-    assert found == summary(runs)
-    rules = ("ours", "two errors of a mean", "four errors of the difference", "the server's of today")
-    assert len(runs) == sum(RUNS.values())
-    assert f"{len(runs)} runs, every seed" in page
-    assert f"{found['healthy']} of {found['sound']} sound runs were healthy" in page
-    healthy, sound = ([found[of][rule] for rule in rules] for of in ("healthy_that_ring", "sound_that_ring"))
-    assert healthy[0] == healthy[2] == sound[0] == 0, "none rang"
-    assert f"rang, and {healthy[1]} by the former rule; of all sound runs none and {sound[1]}" in page
-    late = {rule: [x for kind in EXPLOITING for x in found[kind][rule]["updates_after_the_peak"]] for rule in rules}
-    ours, former, four, server = (late[rule] for rule in rules)
-    number = sum(found[kind]["runs"] for kind in EXPLOITING)
-    assert f"Of the {number} runs that exploit a planted word, a tone or a format, {len(ours)} were noticed" in page
-    assert f"(of the format {found['format']['ours']['noticed']} of {found['format']['runs']})" in page
-    assert f"{min(ours):g} to {max(ours):g} of their {EXPLOITING_UPDATES} updates" in page
-    assert f"after the monitor's peak (median {median(ours):g})" in page
-    assert len(former) == number, "all"
-    assert f"noticed all {number}, earlier (median {median(former):g})" in page
-    assert f"{len(four)} (median {median(four):g}) with no false alarm" in page
-    assert f"{len(server)} (median {median(server):g})" in page
+    assert len(record["runs"]) == sum(RUNS.values())
+    assert record["found"] == summary(record["runs"])

@@ -5,19 +5,10 @@ from argparse import Namespace
 from pathlib import Path
 
 import methods
-import numpy as np
 import pytest
-from methods import GRAPHS, compare, flags_of, iterations, mean_curve, walk_on_graphs
+from methods import GRAPHS, flags_of, iterations, mean_curve, walk_on_graphs
 
 from lmgym.environments.random_walks import draw_random_walks
-
-
-def write_evaluations(folder: Path, *evaluations: list[float]) -> None:
-    """Evaluations of the hidden utility, the first before step 1."""
-    (folder / "samples").mkdir(parents=True)
-    for number, values in enumerate(evaluations):
-        rows = [json.dumps({"monitors": {"eval_scorer": value}}) for value in values]
-        (folder / f"samples/evaluation-{number:06}.jsonl").write_text("\n".join(rows))
 
 
 def test_tokens_of_groups_that_were_played_again_count(tmp_path: Path) -> None:
@@ -28,19 +19,6 @@ def test_tokens_of_groups_that_were_played_again_count(tmp_path: Path) -> None:
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert [row["tokens"] for row in iterations(tmp_path, 200)] == [1000, 1000 + 1200]
-
-
-def test_the_nearest_kl_and_the_end_are_compared_with_ppo_prompt_by_prompt(tmp_path: Path) -> None:
-    before = [0.0, 2.0]
-    write_evaluations(tmp_path / "world_ppo_11", before, [9.0, 9.0], [1.0, 3.0])
-    write_evaluations(tmp_path / "world_grpo_11", before, [2.0, 4.0], [9.0, 9.0])
-    runs = {"ppo": [0.5, 1.2], "grpo": [1.0, 3.0]}
-    rows = {name: [{"seed": 11, "curve": [{"kl": kl} for kl in kls]}] for name, kls in runs.items()}
-    [found] = compare(rows, tmp_path)
-    scale = np.std(before, ddof=1)
-    assert (found["nearest_kl"]["kl"], found["end"]["kl"]) == (1.0, 3.0)
-    assert found["nearest_kl"]["over_ppo"] == {"gain": pytest.approx(1 / scale), "low": None, "high": None}
-    assert found["end"]["over_ppo"]["gain"] == pytest.approx(7 / scale)
 
 
 def test_seeds_are_averaged_at_equal_tokens() -> None:
