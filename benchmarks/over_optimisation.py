@@ -19,18 +19,19 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
-from shared import ROOT, describe_machine
+from shared import ROOT, describe_machine, origin
 
 from lmgym.apps.lab.alarms import RULES
-from lmgym.apps.lab.curves import Curve, load_curves
+from lmgym.apps.lab.budget import best_constant, read_cases
+from lmgym.apps.lab.curves import Curve, load_curves, read_curves
 from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form, on_grid
-from lmgym.apps.lab.record import VERSION, open_lab, plan_of
+from lmgym.apps.lab.record import open_lab, plan_of
 from lmgym.apps.lab.steps import folder_of
 from lmgym.apps.lab.trial import counts, judge
 from lmgym.apps.lab.watching import watch
-from lmgym.apps.world.world import VERSION as WORLD_VERSION
 from lmgym.statistics import mean
 
+RESTS_ON = ("world", "lab", "rows", "sampler", "method", "intervals")
 METHODS = ("best_of_n", "ppo", "grpo")
 
 
@@ -124,6 +125,14 @@ def thresholds(folder: Path) -> dict[str, Any]:
     }
 
 
+def constant(folder: Path) -> dict[str, Any]:
+    """The N whose best loses least over all scorers and worlds of a lab, and its KL in nats a reply."""
+    plan = plan_of(folder)
+    cases = read_cases(folder, plan, read_curves(folder, plan))
+    place = best_constant(cases)
+    return {"n": cases[0].budget.sizes[place], "kl": float(np.mean([case.budget.kl[place] for case in cases]))}
+
+
 def rounded(value: Any) -> Any:
     """Numbers with 4 digits."""
     if isinstance(value, dict):
@@ -149,20 +158,25 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/over_optimisation.json")
     arguments = parser.parse_args()
     labs = {name: arguments.labs / name for name in ("figure", "alarms", "unseen")}
-    found: dict[str, Any] = {"lab": VERSION, "world": WORLD_VERSION, "machine": describe_machine(), "cpu_seconds": {}}
-    read = {name: json.loads((path / "figures.json").read_text()) for name, path in labs.items() if path.is_dir()}
+    found: dict[str, Any] = {"machine": describe_machine(), "cpu_seconds": {}}
+    read = {
+        name: json.loads((path / "figures.json").read_text())
+        for name, path in labs.items()
+        if (path / "figures.json").is_file()
+    }
     for name in read:
         found["cpu_seconds"][name] = cpu_seconds(labs[name])
     curves = load_curves(read["figure"]["curves"])
     found["thresholds"] = thresholds(labs["figure"])
     found |= {"peaks": peaks(curves), "forms": forms(curves), "lost": read["figure"]["lost"]}
+    found["constant"] = constant(labs["figure"])
     if "unseen" in read:
         found["prediction"] = prediction(curves, load_curves(read["unseen"]["curves"]))
     if "alarms" in read:
         found |= {name: read["alarms"][name] for name in ("outcomes", "alarms", "trial")}
     found |= {"curves": read["figure"]["curves"], "budgets": read["figure"]["budgets"]}
     print(found["thresholds"], end="\n\n")
-    arguments.output.write_text(json.dumps(rounded(found)) + "\n")
+    arguments.output.write_text(json.dumps(origin(*RESTS_ON) | rounded(found)) + "\n")
     for name in ("peaks", "forms", "prediction"):
         print(table(found.get(name, [])), end="\n\n")
 

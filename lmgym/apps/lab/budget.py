@@ -7,12 +7,15 @@ Design decisions:
 - Halves see errors of variance. What their labels have wrong, and what the model at which both begin has wrong, both
   halves share, and do not see.
 - It is judged by worlds left out: the utility lost against the best N, beside the constant N that loses least in the
-  other worlds, and the largest N of the pool.
+  other worlds, and the largest N of the pool. It did not beat the constant (docs/over_optimisation.md), so that
+  `lmgym lab budget` says the constant, and what halves find beside it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,6 +25,13 @@ from lmgym.apps.lab.pool import Array
 from lmgym.apps.lab.steps import folder_of
 from lmgym.scoring.best_of_n_estimates import best_of_n_values
 from lmgym.statistics import Estimate, mean
+
+CONSTANT = 16
+"""the N whose best loses least, on average over the worlds of the plan `figure`"""
+CONSTANT_KL = math.log(CONSTANT) - (CONSTANT - 1) / CONSTANT
+"""nats a reply"""
+LOST_BY = MappingProxyType({"constant": 0.008, "budget": 0.140, "none": 0.144})
+"""hidden utility a reply, against the best N, in these worlds: each judged by a constant of the others"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ def judged(cases: Sequence[Case]) -> Mapping[str, Estimate]:
     The constant of a world is the N that loses least in all other worlds.
     """
     worlds = [case.world for case in cases]
-    constants = [_constant([other for other in cases if other.world != case.world]) for case in cases]
+    constants = [best_constant([other for other in cases if other.world != case.world]) for case in cases]
     lost = {
         "budget": [case.lost(case.budget.place) for case in cases],
         "constant": [case.lost(place) for case, place in zip(cases, constants, strict=True)],
@@ -107,7 +117,8 @@ def read_cases(folder: Path, plan: Plan, curves: Sequence[Curve]) -> list[Case]:
     return found
 
 
-def _constant(cases: Sequence[Case]) -> int:
+def best_constant(cases: Sequence[Case]) -> int:
+    """The place of the N that loses least on average."""
     return int(np.argmin(np.mean([case.gold.max() - case.gold for case in cases], axis=0)))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from lmgym.apps.lab.budget import Budget, cross_fit
+from lmgym.apps.lab.budget import CONSTANT, CONSTANT_KL, LOST_BY, Budget, cross_fit
 from lmgym.apps.lab.halves import read_run_pairs, read_scorer_run, split, train_half, write_half
 from lmgym.apps.lab.pool import sample_replies, score_replies
 from lmgym.console import say
@@ -12,9 +12,15 @@ from lmgym.errors import InputError
 from lmgym.generation.protocol import Sampling
 from lmgym.runs.files import read_json, write_json
 
+ANSWER = (
+    f"stop at a KL of {CONSTANT_KL:.1f} nats a reply, that of the best of {CONSTANT}, a constant: in six simulated "
+    f"worlds it lost {LOST_BY['constant']:.2f} of hidden utility a reply, what two halves say {LOST_BY['budget']:.2f}, "
+    f"no limit {LOST_BY['none']:.2f}"
+)
 CAVEATS = (
-    "each half has half of the pairs and is over-optimised earlier than a scorer of all: the budget is conservative",
-    "it finds errors of variance, not a bias that all labels share",
+    "a half has half of the pairs, and is over-optimised earlier than a scorer of all: a KL that halves find is "
+    "cautious",
+    "halves see errors of variance, not what both share: a bias of all labels, and of the model at which both begin",
 )
 
 
@@ -57,13 +63,15 @@ def kept_replies(path: Path, settings: dict[str, object], sample: Callable[[], l
 
 def show(budget: Budget) -> None:
     """Prints the best of each N, and where to stop."""
-    say("     N      KL   optimised   watching   (gains in standard deviations of each half's scores)")
+    say(ANSWER)
+    say("two halves of this scorer's pairs beside it, gains in standard deviations of each half's scores:")
+    say("     N      KL   optimised   watching")
     for n, kl, optimised, watched in zip(budget.sizes, budget.kl, budget.optimised, budget.watched, strict=True):
         say(f"{n:6} {kl:7.2f} {optimised:11.2f} {watched:10.2f}")
-    at = budget.place
-    if at == len(budget.sizes) - 1:
-        say(f"the watching half rises up to N = {budget.sizes[at]}, the largest here: no KL at which to stop was found")
+    n, kl = budget.sizes[budget.place], budget.kl[budget.place]
+    if n == budget.sizes[-1]:
+        say(f"the watching half rises up to N = {n}, the largest here: halves find no KL at which to stop")
     else:
-        say(f"stop at a KL of {budget.kl[at]:.2f} nats a reply: the watching half is highest at N = {budget.sizes[at]}")
+        say(f"the watching half is highest at N = {n}, a KL of {kl:.2f} nats a reply")
     for caveat in CAVEATS:
         say(caveat)

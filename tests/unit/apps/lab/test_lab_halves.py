@@ -1,12 +1,13 @@
 """A scorer's pairs in halves: which prompts, in which form, by which flags; and what is no scorer's run."""
 
+import json
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from lmgym.apps.lab.budget import Budget
+from lmgym.apps.lab.budget import CONSTANT, CONSTANT_KL, LOST_BY, Budget
 from lmgym.apps.lab.budget_command import CAVEATS, kept_replies, show
 from lmgym.apps.lab.halves import half_command, read_run_pairs, read_scorer_run, split, write_half
 from lmgym.config.rows import ColumnConfig
@@ -15,6 +16,8 @@ from lmgym.data.records import read_records
 from lmgym.errors import InputError
 from lmgym.runs.files import write_json, write_lines
 from lmgym.text import Conversation, Turn
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def pairs(number: int, prompts: int) -> list[Pair]:
@@ -117,10 +120,19 @@ def test_a_policy_that_does_not_load_leaves_nothing_behind(tmp_path: Path) -> No
     assert kept_replies(tmp_path / "replies.json", {"policy": "b"}, lambda: [["a"]]) == [["a"]]
 
 
-def test_the_budget_says_where_to_stop_or_that_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_budget_is_the_constant_and_what_halves_find_stands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     show(Budget([1, 2, 4], [0, 0.2, 0.6], [0, 1, 2], [0, 0.5, 0.4]))
     said = capsys.readouterr().out
-    assert "stop at a KL of 0.20 nats a reply: the watching half is highest at N = 2" in said
+    assert said.startswith(
+        "stop at a KL of 1.8 nats a reply, that of the best of 16, a constant: in six simulated worlds"
+    )
+    assert "the watching half is highest at N = 2, a KL of 0.20 nats a reply" in said
     assert all(caveat in said for caveat in CAVEATS)
     show(Budget([1, 2, 4], [0, 0.2, 0.6], [0, 1, 2], [0, 0.5, 0.6]))
-    assert "no KL at which to stop was found" in capsys.readouterr().out
+    assert "halves find no KL at which to stop" in capsys.readouterr().out
+
+
+def test_the_constant_and_what_it_lost_are_those_of_the_result_file() -> None:
+    found = json.loads((ROOT / "benchmarks/results/over_optimisation.json").read_text())
+    assert found["constant"] == {"n": CONSTANT, "kl": pytest.approx(CONSTANT_KL, abs=0.01)}
+    assert {name: found["lost"][name]["value"] for name in LOST_BY} == pytest.approx(dict(LOST_BY), abs=5e-4)
