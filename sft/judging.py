@@ -21,6 +21,7 @@ from lmgym.data.rejections import DUPLICATE, UNSUPPORTED, Rejection, RowError
 from lmgym.data.rows import line_of, read_rows
 from lmgym.distributed.ranks import rank
 from lmgym.models.loading import load_tokenizer
+from lmgym.runs.layout import trained_in
 from lmgym.scoring.judge_prompts import NAMES, comparing_prompt
 from lmgym.scoring.judge_settings import save_judge_tokens
 from lmgym.scoring.llm_judge import MOST_CHARACTERS, ONE
@@ -84,7 +85,7 @@ def save_settings(config: SftConfig, folder: Path) -> None:
     """Writes how the judge in a run's folder is asked, which `compare:FOLDER` reads: with room for reasons that are
     half as long again as the longest of its rows. On rank 0.
     """
-    weights = next((folder / name for name in ("model", "adapter") if (folder / name).is_dir()), None)
+    weights = trained_in(folder)
     if rank() != 0 or weights is None or config.run.dry_run:
         return
     data, tokenizer = config.data, load_tokenizer(str(weights))

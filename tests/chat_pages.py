@@ -81,10 +81,10 @@ def serve_page(
     import uvicorn
 
     from lmgym.apps.chat.loading import model_revisions
-    from lmgym.apps.serve.address import bind, url_of
     from lmgym.apps.serve.chat_app import make_chat_app
     from lmgym.apps.serve.chat_models import ChatModels, Defaults
     from lmgym.apps.serve.guard import Guard
+    from lmgym.apps.serve.http_server import bind, url_of
 
     sampling = sampling or Sampling(max_new_tokens=16)
     weights = dict.fromkeys(list(judges)[:1], 1.0)

@@ -67,8 +67,8 @@ def serve_label_page(source: Path, folder: Path, token: str = "", question: str 
     """A server of the pairs in a file."""
     import uvicorn
 
-    from lmgym.apps.serve.address import bind, url_of
     from lmgym.apps.serve.guard import Guard
+    from lmgym.apps.serve.http_server import bind, url_of
     from lmgym.apps.serve.label_app import Labelling, make_label_app
     from lmgym.apps.serve.label_export import LabelFiles
     from lmgym.apps.serve.metrics import Metrics

@@ -87,7 +87,7 @@ def evaluate_model(model: str, suite: str, options: Options) -> None:
 
 def model_of(folder: str) -> str:
     """The folder of what a run has trained, if the folder is a run's; else the same name."""
-    from lmgym.runs.conclusion import trained_in
+    from lmgym.runs.layout import trained_in
 
     path = Path(folder).expanduser()
     is_run = (path / "run.json").is_file() and not (path / "config.json").is_file()

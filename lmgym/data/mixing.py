@@ -7,7 +7,7 @@ give 100 and 50. Rows are drawn after duplicates are rejected and before the spl
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -54,10 +54,20 @@ def set_names(setting: str) -> list[str]:
 
 
 class DataSet:
-    """The rows of a data set, read anew each time they are iterated; at most its first `max_rows`."""
+    """The rows of a data set, read anew each time they are iterated; at most its first `max_rows`, each as `change`
+    makes it.
+    """
 
-    def __init__(self, name: str, split: str, max_rows: int | None = None, split_column: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        max_rows: int | None = None,
+        split_column: str | None = None,
+        change: Callable[[Record], Record] = lambda record: record,
+    ) -> None:
         self.name, self.split, self.max_rows, self.split_column = name, split, max_rows, split_column
+        self.change = change
         self.files: set[str] = set()
         """of the rows that were read"""
         self.columns: set[str] = set()
@@ -73,7 +83,7 @@ class DataSet:
             count += 1
             if self.split_column:
                 self._note_value(record, self.split_column)
-            yield record
+            yield self.change(record)
         self._rows = count
 
     def _note_value(self, record: Record, column: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from lmgym.config import PASSAGE
+from lmgym.data.asked import read_text
 from lmgym.data.records import Record, cell_fault
 from lmgym.data.rejections import (
     CONFLICTING_SYSTEM,
@@ -117,7 +118,7 @@ def read_prompt(record: Record, name: str) -> Conversation:
 
 def in_row(record: Record, conversation: Conversation, name: str) -> Conversation:
     """A conversation with the system message and the passage of its row. Raises RowError where it has another one."""
-    system, passage = _text(record, "system"), as_text(record.fields.get(PASSAGE)).strip()
+    system, passage = read_text(record.fields, "system"), as_text(record.fields.get(PASSAGE)).strip()
     if system and conversation.persona not in ("", system):
         found = f"a system message in {name}, and another one in the column system"
         raise RowError(name, f"{found}; needed: one", CONFLICTING_SYSTEM)
@@ -129,14 +130,6 @@ def in_row(record: Record, conversation: Conversation, name: str) -> Conversatio
         asking = replace(turns[asked[-1]], text=f"{turns[asked[-1]].text}\n\n{passage}".strip())
         turns = (*turns[: asked[-1]], asking, *turns[asked[-1] + 1 :])
     return replace(conversation, turns=turns, persona=system or conversation.persona)
-
-
-def _text(record: Record, name: str) -> str:
-    """A text, stripped; empty if there is none."""
-    value = record.fields.get(name)
-    if not isinstance(value, str | None):
-        raise RowError(name, f"{shown(value)}; needed: text", WRONG_TYPE)
-    return (value or "").strip()
 
 
 def require_value(record: Record, name: str, reason: str = NO_VALUE) -> Any:

@@ -5,7 +5,6 @@ Besides files: folders of files, of `save_to_disk` (of a Dataset and of a Datase
 
 import glob
 import hashlib
-import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from lmgym.errors import InputError, found_from, listed, one_line, regular
+from lmgym.runs.files import read_object
 from lmgym.runs.hub import explain, find_token, refusal_of
 
 JSON_KINDS, TABLE_KINDS, PACKED = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ("", ".gz", ".zst")
@@ -27,7 +27,6 @@ NO_DATA = {
 INSTEAD_OF_TEST = ("validation", "valid", "val", "eval", "dev")
 SPLITS = ("train", "test", *INSTEAD_OF_TEST)
 DEEPEST = 4  # levels of folders below a source
-BLOCK = 1 << 20
 
 BEGINS = re.compile(r"train|test|valid|eval|dev|val(?![a-z])")
 """names of files of a split"""
@@ -94,8 +93,7 @@ def content_digest(source: str, split: str) -> str | None:
             name = os.path.relpath(path, root) if root.is_dir() else path.name
             digest.update(b"\0%s\0%d\0" % (os.fsencode(name), path.stat().st_size))
             with regular(path).open("rb") as file:
-                while block := file.read(BLOCK):
-                    digest.update(block)
+                hashlib.file_digest(file, lambda: digest)
     except OSError as error:
         raise InputError(f"dataset {one_line(source)} cannot be read: {one_line(str(error))}") from error
     return digest.hexdigest()
@@ -107,10 +105,10 @@ def read_state(folder: Path) -> dict[str, list[Path]] | None:
     Only datasets before 2.0 wrote indices, of a dataset that was shuffled or selected. None for any other folder;
     raises InputError if it is damaged.
     """
-    state = _read_json(folder / "state.json")
-    if state is None and (folder / "dataset_info.json").is_file() and (folder / "state.json").is_file():
-        raise InputError(f"{_damaged(folder)}: state.json is no JSON; save or copy it again")
-    if not isinstance(state, dict) or not isinstance(state.get("_data_files"), list):
+    state = read_object(folder / "state.json")
+    if not state and (folder / "dataset_info.json").is_file() and (folder / "state.json").is_file():
+        raise InputError(f"{_damaged(folder)}: state.json is no JSON object; save or copy it again")
+    if not isinstance(state.get("_data_files"), list):
         return None
     found = {}
     for kind in ("data", "indices"):
@@ -154,14 +152,6 @@ def _exists(path: Path) -> bool:
 
 def _damaged(folder: Path) -> str:
     return f"dataset {one_line(str(folder))} is damaged"
-
-
-def _read_json(path: Path) -> Any:
-    """The value of a small JSON file; None if it is absent or damaged."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (ValueError, RecursionError):
-        return None
 
 
 def _all_of(folder: Path) -> list[Path]:
@@ -209,8 +199,7 @@ def _no_split(folder: Path, split: str, found: str, splits: Iterable[str]) -> In
 
 
 def _files_of_dataset_dict(folder: Path, split: str) -> list[Path]:
-    names = _read_json(folder / "dataset_dict.json")
-    names = names.get("splits") if isinstance(names, dict) else None
+    names = read_object(folder / "dataset_dict.json").get("splits")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{_damaged(folder)}: dataset_dict.json names no splits; name the folder of one")
     chosen = choose_split(split, {name: folder / name for name in names})

@@ -202,33 +202,25 @@ class _Prepared:
     def data(self) -> TaskData:
         """The examples in memory."""
         train, evaluation = (ExampleRows.of(self.finished(rows), self.how.kind) for rows in self.sides)
-        return self._task_data(train, evaluation)
+        return _task_data(self.how.noun, train, evaluation, self.facts(train, evaluation))
 
     def write(self, folder: Path) -> None:
         """Write the examples and what is known of them. Raises OSError."""
         for name, rows in zip(FILES, self.sides, strict=True):
             write_batches(folder / name, self.finished(rows), self.how.kind)
         train, evaluation = (ExampleRows.open(folder / name, self.how.kind) for name in FILES)
-        data = self._task_data(train, evaluation)
-        facts = {
-            "rejections": [asdict(rejection) for rejection in data.rejections],
-            "fingerprint": data.fingerprint,
-            "left_out": data.left_out,
-            "rows": data.rows,
-            "parts": [asdict(part) for part in data.parts],
-            "notes": data.notes,
-        }
-        text = json.dumps(facts, ensure_ascii=False)
+        text = json.dumps(self.facts(train, evaluation), ensure_ascii=False, default=asdict)
         (folder / "facts.json").write_text(text, encoding="utf-8", errors="surrogatepass")
 
-    def _task_data(self, train: ExampleRows[Any], evaluation: ExampleRows[Any]) -> TaskData:
+    def facts(self, train: ExampleRows[Any], evaluation: ExampleRows[Any]) -> dict[str, Any]:
+        """What is known of the examples beside themselves, as fields of TaskData."""
         notes = [*self.notes, *length_notes(self.rejections, len(train) + len(evaluation), self.settings.max_length)]
         if realigned := train.count(REALIGNED) + evaluation.count(REALIGNED):
             notes.append(
                 f"{realigned:,} {self.how.noun}: a token lies across the border of prompt and reply, so the reply is "
                 "tokenised anew behind the prompt, whose ids are those that generation is given"
             )
-        facts = {
+        return {
             "rejections": self.rejections,
             "fingerprint": self.fingerprint,
             "left_out": self.left_out,
@@ -236,7 +228,6 @@ class _Prepared:
             "parts": self.parts,
             "notes": notes,
         }
-        return _task_data(self.how.noun, train, evaluation, facts)
 
 
 def _task_data(noun: str, train: ExampleRows[Any], evaluation: ExampleRows[Any], facts: Mapping[str, Any]) -> TaskData:

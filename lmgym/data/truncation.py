@@ -12,8 +12,9 @@ Design decisions:
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lmgym.data.rejections import TOO_LONG, UNFIT, Rejection
@@ -96,14 +97,11 @@ def truncate(
         _Search(cut, endings, max_length, is_cut=cut is not whole)
         for cut, whole, endings in zip(bounded, conversations, given, strict=True)
     ]
-    may_lose_text = may_lose_text or cut_replies
+    read = partial(tokenize, tokenizer, may_lose_text=may_lose_text or cut_replies, as_sampled=as_sampled)
     while pending := [search for search in searches if not search.done]:
-        chats = [(search.candidate, search.endings) for search in pending]
-        tokenized = tokenize(tokenizer, chats, may_lose_text, as_sampled)
-        for search, ids in zip(pending, tokenized, strict=True):
+        for search, ids in zip(pending, read([(one.candidate, one.endings) for one in pending]), strict=True):
             search.advance(ids)
-    ways = may_lose_text, as_sampled
-    return [search.found or _shorten_last_turn(tokenizer, search, cut_replies, ways) for search in searches]
+    return [search.found or _shorten_last_turn(tokenizer, search, cut_replies, read) for search in searches]
 
 
 @once_a_template
@@ -320,15 +318,17 @@ class _Search:
             self.index = (self.too_long + self.fits) // 2
 
 
-def _shorten_last_turn(tokenizer, search: _Search, cut_replies: bool, ways: tuple[bool, bool]) -> Truncated | str:
-    """The last turn alone with the replies, cut at its beginning until it fits."""
+def _shorten_last_turn(
+    tokenizer, search: _Search, cut_replies: bool, read: Callable[..., list[ChatIds | str]]
+) -> Truncated | str:
+    """The last turn alone with the replies, cut at its beginning until it fits; `read` tokenises chats."""
     max_length, turns = search.max_length, search.conversation.turns[-1:]
     if turns and turns[0].speaker == "tool":
         reason = f"a tool's result and the turns since the user's are too long; max_length={max_length}"
         return OverLong(reason, 2 * max_length)
     conversation, endings, first_excess = replace(search.conversation, turns=turns), search.endings, 0
     while True:
-        [ids] = tokenize(tokenizer, [(conversation, endings)], *ways)
+        [ids] = read([(conversation, endings)])
         if isinstance(ids, str):
             return ids
         excess = ids.longest - max_length

@@ -15,11 +15,11 @@ MOST_HISTOGRAMS = 4
 LONGEST = 3000  # characters of a text
 
 
-def shown(text: Any) -> str:
+def shown(text: Any, longest: int = LONGEST) -> str:
     """A text of a model or of data for a page: control and bidi characters are displayed, a long one is cut."""
     text = str(text)
-    cut = clean(text[:LONGEST])
-    return cut if len(text) <= LONGEST else f"{cut}… ({len(text):,} characters in all)"
+    cut = clean(text[:longest])
+    return cut if len(text) <= longest else f"{cut}… ({len(text):,} characters in all)"
 
 
 def replies(run: RunFiles) -> list[Panel]:

@@ -13,6 +13,7 @@ from lmgym.report.run_files import is_number
 from lmgym.runs.commands import as_typed, row_flags
 from lmgym.runs.launch import STAGES
 from lmgym.runs.launching import FORMS, config_of
+from lmgym.runs.layout import trained_in
 from lmgym.runs.listing import ListedRun, evaluations_of, lines_of, read_run
 from lmgym.shell import command, relative
 
@@ -126,8 +127,3 @@ def _optimise(run: ListedRun, scorer: Path, settings: Mapping[str, Any], runs: S
 def stage_of(run: ListedRun) -> str:
     """The stage as `lmgym train` names it; empty if it is not known."""
     return {package: stage for stage, package in STAGES.items()}.get(run.text("stage"), "")
-
-
-def trained_in(folder: Path) -> Path | None:
-    """The model or adapter in the folder of a run that has trained one."""
-    return next((found for name in ("model", "adapter") if (found := folder / name).is_dir()), None)

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ def read_json(path: Path) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; empty if there is none: no file, one that cannot be read, or another content."""
+    with suppress(OSError, ValueError):
+        found = read_json(path)
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
 def read_line(path: Path, number: int) -> dict[str, Any]:
     """The JSON object in line `number`, from 1, of a file. Raises InputError if there is none."""
     try:
@@ -49,6 +58,20 @@ def read_line(path: Path, number: int) -> dict[str, Any]:
             f"{shown_path(path)}, line {number}: {what}; needed: the number of a line with an object, from 1"
         )
     return found
+
+
+def whole_lines(path: Path) -> tuple[list[bytes], int]:
+    """(lines of a file, bytes behind the last whole one, which a kill left, and which are cut off the file).
+
+    No lines if there is no file.
+    """
+    if not path.exists():
+        return [], 0
+    content = regular(path).read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return whole.splitlines(), len(content) - len(whole)
 
 
 def write_json(path: Path, content: Any) -> None:

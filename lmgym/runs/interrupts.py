@@ -76,7 +76,7 @@ class Interrupts:
             try:
                 numbers = self._reader.recv(64)
             except TimeoutError:
-                dead = [pid for pid, started in self._launchers if not is_alive(pid, started)]
+                dead = [one.pid for one in self._launchers if not is_alive(one)]
                 if dead and not self.reason:
                     self._request(f"the launcher (process {dead[0]}) is dead")
                 continue

@@ -8,6 +8,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from lmgym.errors import one_line
 
 COMMAND = "LMGYM_LAUNCH"
@@ -20,26 +22,27 @@ PER_HOST = "deepspeed.launcher.launch"
 """the launcher that deepspeed's own starts on each host"""
 
 
-def launchers() -> list[tuple[int, str]]:
-    """The launchers above this process, nearest first: process ids and start times (ids may be reused)."""
-    parents: list[tuple[int, str]] = []
+def launchers() -> list[psutil.Process]:
+    """The launchers above this process, nearest first."""
+    parents: list[psutil.Process] = []
     if "LOCAL_RANK" not in os.environ:
         return parents
-    pid = os.getppid()
-    while pid > 1 and (fields := stat_fields(pid)):
-        with contextlib.suppress(OSError):
+    for one in psutil.Process().parents():
+        if one.pid == 1:
+            break
+        with contextlib.suppress(psutil.Error):
             # an argument with spaces is a shell's script
-            if not LAUNCHERS.intersection(Path(a).name for a in _words(pid)[:4] if len(a.split()) == 1):
+            if not LAUNCHERS.intersection(Path(a).name for a in one.cmdline()[:4] if len(a.split()) == 1):
                 break
-        parents.append((pid, fields[19]))
-        pid = int(fields[1])
+        parents.append(one)
     return parents
 
 
-def is_alive(pid: int, started: str) -> bool:
-    """True if a process that started then still runs."""
-    fields = stat_fields(pid)
-    return bool(fields) and fields[0] not in "ZX" and fields[19] == started
+def is_alive(process: psutil.Process) -> bool:
+    """True if the process still runs: not one that has its id now, and none that has ended and waits for its parent."""
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
 
 
 def local_ranks() -> int:
@@ -57,9 +60,9 @@ def describe_launch() -> dict[str, Any]:
         with contextlib.suppress(ValueError):
             found["command"] = shlex.split(typed)
     commands = []
-    for pid, _ in launchers():
-        with contextlib.suppress(OSError):
-            commands.append(_words(pid))
+    for one in launchers():
+        with contextlib.suppress(psutil.Error):
+            commands.append(one.cmdline())
     if commands:
         found.setdefault("command", commands[-1])
         for words in commands:
@@ -77,15 +80,3 @@ def _hosts(words: list[str]) -> dict[str, dict[str, int]]:
                 world = json.loads(base64.urlsafe_b64decode(word.removeprefix(flag)))
                 return {"hosts": {str(host): len(places) for host, places in world.items()}}
     return {}
-
-
-def _words(pid: int) -> list[str]:
-    """The command line of a process."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-
-
-def stat_fields(pid: int) -> list[str]:
-    """Linux's status fields of a process, from its state on (proc(5)); empty if it does not exist."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return []

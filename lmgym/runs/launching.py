@@ -202,7 +202,7 @@ def _of_environment(first: str, words: Sequence[str]) -> list[str]:
 def last_value(flag: str, words: Sequence[str]) -> str:
     """The value that counts of a flag, `--flag value` or `--flag=value`; empty without one."""
     found = ""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         if word == flag and not following.startswith("--"):
             found = following
         elif word.startswith(f"{flag}="):
@@ -303,14 +303,8 @@ def refuse_wrong_deepspeed(flags: Sequence[str]) -> None:
 
     The experiment checks it too, but only after the launcher has started, which takes ten seconds or more.
     """
-    config = ""
-    for flag, following in pairwise([*flags, ""]):
-        name, equals, value = flag.partition("=")
-        if name == "--deepspeed":
-            config = value if equals else following
-    if (
-        config and config != "None" and not config.startswith("-")
-    ):  # flags without a value are the experiment's to refuse
+    config = last_value("--deepspeed", flags)
+    if config and config != "None" and not config.startswith("-"):  # without a value it is the experiment's to refuse
         from lmgym.distributed.deepspeed_config import parse_config
 
         parse_config(config)
@@ -322,7 +316,7 @@ def launch_command(file: Path, flags: Sequence[str], processes: int) -> list[str
     Launchers run as modules of this Python: scripts on PATH may belong to another one.
     """
     script = [str(file), *flags]
-    if any(flag.partition("=")[0] == "--deepspeed" for flag in flags):
+    if uses_deepspeed(flags):
         from lmgym.distributed.ranks import free_port  # of its own: two runs may share a machine
 
         module = "deepspeed.launcher.runner"
@@ -332,6 +326,11 @@ def launch_command(file: Path, flags: Sequence[str], processes: int) -> list[str
     else:
         return [sys.executable, *script]
     return [sys.executable, "-m", module, *settings, *script]
+
+
+def uses_deepspeed(words: Sequence[str]) -> bool:
+    """True for flags with --deepspeed."""
+    return any(word.partition("=")[0] == "--deepspeed" for word in words)
 
 
 def _devices(processes: int) -> list[str]:

@@ -2,9 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lmgym.errors import regular
 from lmgym.runs.files import read_json, write_json
@@ -18,6 +19,13 @@ RUN_FILES = (
     *("rounds", "engine", NON_FINITE),
 )
 """everything that a stage writes to its folder: a run that begins again renames these"""
+FINAL = "run/"
+"""names of a run's final figures, which are no line of their own on trackers"""
+
+
+def trained_in(folder: Path) -> Path | None:
+    """The model or adapter in the folder of a run that has trained one."""
+    return next((found for name in ("model", "adapter") if (found := folder / name).is_dir()), None)
 
 
 def rename_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
@@ -63,13 +71,13 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def lines_up_to(path: Path, step: int) -> Iterator[str]:
-    """The valid lines of a log up to a step, without a former run's final figures (run/...)."""
-    with regular(path).open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                metrics = json.loads(line)
-                if metrics["step"] <= step and not any(name.startswith("run/") for name in metrics):
-                    yield line
+    """The valid lines of a log up to a step, without a former run's final figures."""
+    return (f"{json.dumps(line)}\n" for at, line in logged_lines(path) if at <= step and not is_final(line))
+
+
+def is_final(line: Mapping[str, Any]) -> bool:
+    """True for the final figures of a run."""
+    return any(name.startswith(FINAL) for name in line)
 
 
 def logged_lines(path: Path) -> Iterator[tuple[int, dict]]:

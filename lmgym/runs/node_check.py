@@ -10,9 +10,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from lmgym.aids import aid
 from lmgym.console import say
@@ -86,7 +85,8 @@ def check_hosts(hosts: Sequence[Host], script: Sequence[str], folder: Path, port
         remote = f"cd {shlex.quote(str(folder))} 2>/dev/null; {lines}{_run(arguments)}"
         command = [*SSH, f"-oConnectTimeout={CONNECT_SECONDS}", host.name, f"exec sh -c {shlex.quote(remote)}"]
         output, error = _ask(command)
-        return next((_answer(host.name, report) for report in _reports(output)), None) or _none(host.name, error)
+        found = _reports(output) or [Answer(host.name, {}, [f"gave no answer: {error}"])]
+        return replace(found[0], node=host.name)
 
     with ThreadPoolExecutor(max_workers=64) as pool:
         _conclude(list(pool.map(ask, range(len(hosts)))))
@@ -105,7 +105,7 @@ def check_slurm(nodes: int, script: Sequence[str], folder: Path, processes: int,
     arguments = _arguments(script, folder, names[0] if names else "", 0, processes)
     asked = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "sh", "-c", _run(arguments)]
     output, error = _ask(asked)
-    answers = [_answer(report["host"], report) for report in _reports(output)]
+    answers = _reports(output)
     if len(answers) < nodes:
         answers.append(Answer("srun", {}, [f"{len(answers)} of {nodes} nodes answered: {error}"]))
     _conclude(sorted(answers, key=lambda answer: names.index(answer.node) if answer.node in names else len(names)))
@@ -133,7 +133,7 @@ def _ask(command: Sequence[str]) -> tuple[str, str]:
     return done.stdout.decode(errors="replace"), one_line(lines[-1] if lines else f"exit code {done.returncode}", 200)
 
 
-def _reports(output: str) -> list[dict[str, Any]]:
+def _reports(output: str) -> list[Answer]:
     """The reports in an output, which has their lines in any order of the nodes."""
     texts: dict[str, str] = {}
     for line in output.splitlines():
@@ -141,21 +141,13 @@ def _reports(output: str) -> list[dict[str, Any]]:
         if mark == node_report.MARK:
             host, _, text = rest.partition(" ")
             texts[host] = texts.get(host, "") + text
-    return [report for host, text in texts.items() for report in _read(host, text)]
+    return [answer for host, text in texts.items() for answer in _read(host, text)]
 
 
 @aid("reading the report of {0}", list)
-def _read(host: str, text: str) -> list[dict[str, Any]]:
+def _read(host: str, text: str) -> list[Answer]:
     report = json.loads(base64.b64decode(text))
-    return [{name: report[name] for name in ("host", "values", "problems")}]
-
-
-def _none(node: str, error: str) -> Answer:
-    return Answer(node, {}, [f"gave no answer: {error}"])
-
-
-def _answer(node: str, report: Mapping[str, Any]) -> Answer:
-    return Answer(node, report["values"], report["problems"])
+    return [Answer(report["host"], report["values"], report["problems"])]
 
 
 def differences(answers: Sequence[Answer]) -> list[str]:

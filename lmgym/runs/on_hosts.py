@@ -28,6 +28,7 @@ from lmgym.console import say
 from lmgym.errors import INTERRUPTED, InputError
 from lmgym.runs.forwarding import public, secret_names
 from lmgym.runs.hostfile import Host
+from lmgym.runs.launching import uses_deepspeed
 from lmgym.runs.signals_to_ranks import PREFIX, signals_to
 
 SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
@@ -79,11 +80,6 @@ class HostsRun:
             counts = ["--nnodes", str(len(self.hosts)), "--nproc_per_node", str(self.hosts[place].slots)]
             settings = [*counts, "--node_rank", str(place), *meeting]
         return [*python, *settings, *self.script]
-
-
-def uses_deepspeed(words: Sequence[str]) -> bool:
-    """True for flags with --deepspeed."""
-    return any(word.partition("=")[0] == "--deepspeed" for word in words)
 
 
 def folded(command: Sequence[str]) -> list[str]:

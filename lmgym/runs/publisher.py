@@ -15,6 +15,7 @@ from lmgym.config import SharingConfig
 from lmgym.console import say
 from lmgym.runs import publishing
 from lmgym.runs.hub import open_hub
+from lmgym.runs.layout import trained_in
 from lmgym.shell import command
 
 PUSHING = ".pushing"
@@ -71,7 +72,7 @@ class Publisher:
 
     def _new(self) -> list[tuple[Path, str]]:
         """(folder, branch) of what is saved and not pushed."""
-        found = publishing.sources(self._folder) if publishing.has_trained(self._folder) else []
+        found = publishing.sources(self._folder) if trained_in(self._folder) else []
         return [(source, branch) for source, branch in found if self._done.get(branch) != _identity(source)]
 
     def _keep(self, source: Path) -> publishing.Files:

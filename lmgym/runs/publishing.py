@@ -11,6 +11,7 @@ Design decisions:
 
 import fnmatch
 import hashlib
+import io
 import json
 import os
 import re
@@ -21,8 +22,9 @@ from typing import Any
 
 from lmgym.errors import InputError, regular, shown, shown_path
 from lmgym.masking import mask_keys
-from lmgym.runs.files import read_json, write_json
+from lmgym.runs.files import read_object, write_json
 from lmgym.runs.hub import call, describe
+from lmgym.runs.layout import trained_in
 from lmgym.runs.locks import is_free
 from lmgym.runs.record import timestamp
 from lmgym.shell import command
@@ -42,7 +44,6 @@ USED = "path/to/this/folder"
 """in the snippets of a card"""
 PATH = re.compile(r"(?<![\w:/.~-])~?/(?:[^\s`'\"(),=|<>#/]+/)+[^\s`'\"(),=|<>#/]*")
 """an absolute path in a text"""
-BLOCK = 1 << 20
 
 Files = dict[str, bytes | Path]
 """the content of each file of a repository, or where it is"""
@@ -77,8 +78,8 @@ def read_files(folder: Path, repository: str, base: str | None = None, private: 
             f"{shown_path(folder)} holds no model; needed: the folder of a run that has trained, or of a model with "
             "its weights as safetensors"
         )
-    below = str(_json(folder / ADAPTER).get("base_model_name_or_path") or "")
-    own_code = ("*.py",) if "auto_map" in _json(folder / "config.json") else ()
+    below = str(read_object(folder / ADAPTER).get("base_model_name_or_path") or "")
+    own_code = ("*.py",) if "auto_map" in read_object(folder / "config.json") else ()
     of_run = folder.parent.glob("scorecard*") if (folder.parent / "run.json").is_file() else ()
     files: Files = {}
     for path in sorted(path for path in (*of_run, *folder.iterdir()) if path.is_file()):
@@ -99,17 +100,9 @@ def _fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _cleaned_settings(path: Path, folder: Path, base: str | None) -> bytes:
     """A JSON file without paths of this machine; its bytes as they are, if it has none."""
-    settings = _json(path)
+    settings = read_object(path)
     cleaned = _without_paths(settings)
     if path.name == ADAPTER:
         named = str(base or settings.get("base_model_name_or_path"))
@@ -213,13 +206,8 @@ def _is_there(content: bytes | Path, there: Any) -> bool:
 
 
 def _digest(content: bytes | Path, digest: Any) -> str:
-    if isinstance(content, bytes):
-        digest.update(content)
-    else:
-        with regular(content).open("rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
-    return digest.hexdigest()
+    with io.BytesIO(content) if isinstance(content, bytes) else regular(content).open("rb") as file:
+        return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 def push(hub: Any, folder: Path, files: Files, repository: str, revision: str, private: bool) -> Pushed:
@@ -244,13 +232,13 @@ def add_entry(entries: object, new: Mapping[str, Any]) -> list[Any]:
 
 def record_of(folder: Path) -> dict[str, Any]:
     """The run.json of a folder, or of the one above it; empty if there is none."""
-    return _json(folder / "run.json") or _json(folder.parent / "run.json")
+    return read_object(folder / "run.json") or read_object(folder.parent / "run.json")
 
 
 def record_push(folder: Path, pushed: Pushed) -> None:
     """Adds a push to the run.json of a folder or of the one above it, unless that run is in progress."""
     place = folder if (folder / "run.json").is_file() else folder.parent
-    record = _json(place / "run.json")
+    record = read_object(place / "run.json")
     if record and is_free(place):
         write_json(place / "run.json", record | {"pushed": add_entry(record.get("pushed"), entry(pushed))})
 
@@ -260,11 +248,6 @@ def reason(error: Exception) -> str:
     return str(error) if isinstance(error, InputError) else describe(error)
 
 
-def has_trained(run: Path) -> bool:
-    """True if a run's folder has a model or an adapter."""
-    return any((run / name).is_dir() for name in ("model", "adapter"))
-
-
 def sources(run: Path) -> list[tuple[Path, str]]:
     """(folder, branch) of what is pushed of a run's folder: the model to use, and the last beside it.
 
@@ -272,9 +255,9 @@ def sources(run: Path) -> list[tuple[Path, str]]:
     """
     if (run / "config.json").is_file() or (run / ADAPTER).is_file():
         return [(run, MAIN)]
-    found = [(run / name, MAIN) for name in ("model", "adapter") if (run / name).is_dir()][:1]
-    if not found:
+    model = trained_in(run)
+    if model is None:
         raise InputError(
             f"{shown(str(run))} holds neither a model nor a run that has trained one; `lmgym runs` lists runs"
         )
-    return found + [(run / LAST, LAST)] * (run / LAST).is_dir()
+    return [(model, MAIN), *[(run / LAST, LAST)] * (run / LAST).is_dir()]

@@ -20,7 +20,7 @@ from lmgym.errors import InputError, RunStopped, one_line, shown, shown_path
 from lmgym.masking import MASK
 from lmgym.runs.checkpoint_files import Checkpoint, loading, newest_owner
 from lmgym.runs.checkpoints import Checkpoints
-from lmgym.runs.files import read_json
+from lmgym.runs.files import read_object
 from lmgym.runs.layout import RUN_FILES
 from lmgym.runs.locks import FolderLock, cannot_write, is_free
 from lmgym.runs.paths import absolute_items
@@ -92,7 +92,7 @@ def _choose_folder(
     unasked, because other commands may read the results in it: InputError if it holds a finished run.
     """
     runs = [folder for folder in run_folders(output) if any((folder / name).exists() for name in RUN_FILES)]
-    records = {folder: _read_record(folder / "run.json") for folder in runs}
+    records = {folder: read_object(folder / "run.json") for folder in runs}
     changes = {folder: _changed_settings(record, facts, reshard) for folder, record in records.items()}
     if not runs:
         return output, []
@@ -160,7 +160,7 @@ def _changed_settings(record: Mapping[str, Any], facts: Mapping[str, Any], resha
 
 
 def _choose_start(folder: Path, facts: Mapping[str, Any], resume: Resume, reshard: bool) -> Start:
-    former = _read_record(folder / "run.json")
+    former = read_object(folder / "run.json")
     run_id: Any = former.get("id")
     checkpoint: Checkpoint | None = None
     notes: list[str] = []
@@ -207,7 +207,7 @@ def _refuse_unknown_owner(folder: Path) -> None:
         return
     path, owner = newest
     record = shlex.quote(str(folder / "run.json"))
-    copies = [p for p in sorted(folder.glob("run.*.json"), reverse=True) if _read_record(p).get("id") == owner]
+    copies = [p for p in sorted(folder.glob("run.*.json"), reverse=True) if read_object(p).get("id") == owner]
     content = shlex.quote(json.dumps({"id": owner}))
     restore = f"cp {shlex.quote(str(copies[0]))} {record}" if copies else f"echo {content} > {record}"
     fault = "cannot be read" if (folder / "run.json").exists() else "is missing"
@@ -215,14 +215,6 @@ def _refuse_unknown_owner(folder: Path) -> None:
         f"{folder} holds checkpoints, the newest {path}, and its run.json, which names their run, {fault}; to resume "
         f"from them: {restore}; to start from scratch: --resume never (in a folder of its own), or another --output"
     )
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _refuse_difference(folder: Path, checkpoint: Checkpoint, facts: Mapping[str, Any], reshard: bool) -> None:

@@ -6,17 +6,17 @@ COMMAND...` imports no torch.
 """
 
 import ctypes
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 
-from lmgym.runs.launchers import is_alive, stat_fields
+import psutil
+
+from lmgym.runs.launchers import is_alive
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -35,19 +35,20 @@ def run_launcher(command: Sequence[str], environment: Mapping[str, str] | None =
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     process = subprocess.Popen([*command], env=environment, preexec_fn=begin)
-    asked: dict[int, str] = {}  # ranks that got a signal, with their start times
+    launcher = psutil.Process(process.pid)
+    asked: set[psutil.Process] = set()  # ranks that got a signal
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        asked.update({pid: fields[19] for pid in ranks_below(process.pid) if (fields := stat_fields(pid))})
-        for pid in (ranks := [pid for pid, started in asked.items() if is_alive(pid, started)]):
-            with suppress(OSError):
-                os.kill(pid, number)
+        asked.update(ranks_below(launcher))
+        for one in (ranks := list(filter(is_alive, asked))):
+            with suppress(psutil.Error):
+                one.send_signal(number)
         if not ranks:
             process.send_signal(number)
 
     with signals_to(pass_on):
         code = process.wait()
-        while any(is_alive(*rank) for rank in asked.items()):  # Ctrl-C ends DeepSpeed's launcher before them
+        while any(map(is_alive, list(asked))):  # Ctrl-C ends DeepSpeed's launcher before them
             time.sleep(POLL_SECONDS)
     return code if code >= 0 else 128 - code
 
@@ -64,21 +65,16 @@ def signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[Non
             signal.signal(number, earlier)
 
 
-def ranks_below(pid: int) -> list[int]:
+def ranks_below(process: psutil.Process) -> list[psutil.Process]:
     """The processes below a launcher that have a LOCAL_RANK while their parents have none."""
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    parents = {child: int(fields[1]) for child in pids if (fields := stat_fields(child))}
-    found, level = [], [pid]
-    while level:
-        children = [child for child, parent in parents.items() if parent in level]
-        level = [child for child in children if not _is_rank(child)]
-        found += [child for child in children if child not in level]
-    return found
+    with suppress(psutil.Error):
+        return [rank for one in process.children() for rank in ([one] if _is_rank(one) else ranks_below(one))]
+    return []
 
 
-def _is_rank(pid: int) -> bool:
-    with suppress(OSError):
-        return b"\0LOCAL_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+def _is_rank(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return "LOCAL_RANK" in process.environ()
     return False
 
 

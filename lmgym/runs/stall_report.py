@@ -14,11 +14,11 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from lmgym.aids import aid
 from lmgym.errors import STALLED
-from lmgym.runs.files import read_json, write_json, write_text
+from lmgym.runs.files import read_object, write_json, write_text
 from lmgym.runs.record import timestamp
 
 FOLDER = "stalls"
@@ -61,7 +61,7 @@ class Reporter:
 
     def __init__(self, dump: int, folder: Path, timeout: float, until_report: float, rank: int, ranks: int) -> None:
         self.dump, self.folder, self.timeout, self.until_report = dump, folder, timeout, until_report
-        self.rank, self.ranks, self.started = rank, ranks, time.time()
+        self.rank, self.ranks, self.started, self.record = rank, ranks, time.time(), folder / "run.json"
 
     def watch(self) -> None:
         """Waits for a stall, reports it and returns; or returns once the parent has ended."""
@@ -112,7 +112,7 @@ class Reporter:
     def wait_for_report(self) -> None:
         """Waits until the lowest rank has reported, and ended: others that end first break its connections."""
         until = time.monotonic() + self.until_report
-        while time.monotonic() < until and self.record().get("outcome", "running") == "running":
+        while time.monotonic() < until and read_object(self.record).get("outcome", "running") == "running":
             time.sleep(WRITING_SECONDS)
         time.sleep(WRITING_SECONDS)
 
@@ -132,7 +132,7 @@ class Reporter:
         """Prints the reason, and records the outcome in run.json; nothing if the run has an outcome already."""
         from lmgym.console import say  # here: only a report needs it
 
-        path, record = self.folder / "run.json", self.record()
+        record = read_object(self.record)
         if record.get("outcome", "running") != "running":
             return
         with contextlib.suppress(OSError):
@@ -143,21 +143,14 @@ class Reporter:
             seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(record["started"])).total_seconds()
             outcome = {"outcome": "stalled", "exit_code": STALLED, "error": f"RunStopped: {why}", "ended": ended}
             # last: the other ranks end then, and with them their connections
-            write_json(path, record | outcome | {"seconds": seconds})
-
-    def record(self) -> dict[str, Any]:
-        """run.json; empty if it cannot be read."""
-        with contextlib.suppress(OSError, ValueError):
-            found = read_json(self.folder / "run.json")
-            return found if isinstance(found, dict) else {}
-        return {}
+            write_json(self.record, record | outcome | {"seconds": seconds})
 
     @aid("writing report.html after a stall")
     def write_page(self) -> None:
         """Writes report.html, a view of the files, anew."""
         from lmgym.report.page import REPORT, report_page
 
-        if self.record():
+        if read_object(self.record):
             write_text(self.folder / REPORT, report_page(self.folder))
 
 

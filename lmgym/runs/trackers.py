@@ -14,13 +14,11 @@ from typing import Any, Literal
 
 from lmgym.config import SharingConfig
 from lmgym.console import say
-from lmgym.runs.layout import logged_lines
+from lmgym.runs.layout import is_final, logged_lines
 
 INIT_SECONDS = 30.0
 FINISH_SECONDS = 120.0
 FLUSH_SECONDS = 10
-FINAL = "run/"
-"""names of a run's final figures, which are no line of their own on trackers"""
 
 Line = tuple[int, dict[str, float]]
 """a step, and its metrics"""
@@ -67,11 +65,6 @@ def _lines(log: Path) -> Iterator[Line]:
         metrics = {name: value for name, value in line.items() if name not in ("step", "time", "non_finite")}
         if not is_final(metrics):
             yield step, {name: float("nan") if value is None else float(value) for name, value in metrics.items()}
-
-
-def is_final(metrics: Mapping[str, Any]) -> bool:
-    """True for the final figures of a run."""
-    return any(name.startswith(FINAL) for name in metrics)
 
 
 class TensorBoardTracker:
@@ -159,7 +152,7 @@ class TrackioTracker:
         # a name of its own, because trackio finds a run to go on with by its name
         chosen = run.sharing.run_name or os.environ.get("WANDB_NAME")
         name = chosen or f"{run.name}-{run.id[:8]}"
-        with _quiet():
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints several lines about itself
             self._run = trackio.init(
                 run.project,
                 name,
@@ -183,7 +176,7 @@ class TrackioTracker:
 
     def finish(self) -> None:
         """Writes what is left."""
-        with _quiet():
+        with contextlib.redirect_stdout(io.StringIO()):
             self._run.finish()
 
 
@@ -193,10 +186,3 @@ def _last_step(project: str, name: str) -> int:
 
     last = SQLiteStorage.get_max_step_for_run(project, name)
     return -1 if last is None else int(last)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """A context manager in which nothing is printed: trackio prints several lines about itself."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield

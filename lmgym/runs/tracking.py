@@ -6,9 +6,9 @@ Tokens come from the environment only.
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, final, get_args
 
 from lmgym.aids import aid
 from lmgym.config import Tracking
@@ -54,15 +54,14 @@ def start_tracker(tracking: Tracking, run: TrackedRun) -> "Trackers":
     adopt_original_token_names()
     choice = choose(tracking, os.environ)
     say(choice)
-    trackers = []
+    trackers = Trackers()
     if choice.tensorboard:
-        folder = run.folder / TENSORBOARD
-        trackers.append(SafeTracker(TENSORBOARD, lambda: TensorBoardTracker(folder, run.resumed_at)))
+        trackers.start(TENSORBOARD, lambda: TensorBoardTracker(run.folder / TENSORBOARD, run.resumed_at))
     if choice.trackio:
-        trackers.append(SafeTracker(TRACKIO, lambda: TrackioTracker(run)))
+        trackers.start(TRACKIO, lambda: TrackioTracker(run))
     if (mode := choice.mode) != "none":
-        trackers.append(SafeTracker("wandb", lambda: WandbTracker(mode, run)))
-    return Trackers(trackers)
+        trackers.start("wandb", lambda: WandbTracker(mode, run))
+    return trackers
 
 
 def choose(tracking: str, environment: Mapping[str, str]) -> TrackingChoice:
@@ -118,54 +117,38 @@ def _first(environment: Mapping[str, str], *names: str) -> str | None:
     return next((environment[name] for name in names if environment.get(name)), None)
 
 
+@final
 class Trackers:
-    """Several trackers as one; with none of them, it does nothing."""
+    """Several trackers as one. One that fails is dropped, with a warning of one line that names it."""
 
-    def __init__(self, trackers: "Sequence[SafeTracker]") -> None:
-        self._trackers = trackers
-        self.about = {one.name: one.about for one in trackers if one.about}
-        """where the run is found on each tracker"""
+    def __init__(self) -> None:
+        self._trackers: dict[str, Tracker] = {}
 
-    def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Records the metrics of one step."""
-        for tracker in self._trackers:
-            tracker.log(step, metrics)
+    def start(self, name: str, start: Callable[[], Tracker]) -> None:
+        """Adds a tracker, if it starts."""
+        for tracker in _ask(name, "start", start):
+            self._trackers[name] = tracker
 
-    def finish(self) -> None:
-        """Finishes each."""
-        for tracker in self._trackers:
-            tracker.finish()
-
-
-class SafeTracker:
-    """A tracker that is dropped, with a warning of one line that names it, at its first failure."""
-
-    def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
-        self.name = name
-        self._tracker: Tracker | None = None
-        self._tracker = self._attempt("start", start)
-        self.about: dict[str, str] = getattr(self._tracker, "about", {})
-        """where the run is found on this tracker"""
+    @property
+    def about(self) -> dict[str, dict[str, str]]:
+        """Where the run is found on each tracker that says it."""
+        return {name: about for name, one in self._trackers.items() if (about := getattr(one, "about", None))}
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Records the metrics of one step."""
-        if tracker := self._tracker:
-            self._attempt("log", lambda: tracker.log(step, metrics))
+        self._ask_all("log", lambda tracker: tracker.log(step, metrics))
 
     def finish(self) -> None:
-        """Finishes the tracker and drops it."""
-        if tracker := self._tracker:
-            self._attempt("finish", tracker.finish)
-        self._tracker = None
+        """Finishes each, and drops it."""
+        self._ask_all("finish", lambda tracker: tracker.finish())
+        self._trackers.clear()
 
-    def _attempt(self, action: str, call: Callable[[], Any]) -> Any:
-        answers = _ask(self.name, action, call)
-        if not answers:
-            self._tracker = None
-        return answers[0] if answers else None
+    def _ask_all(self, action: str, call: Callable[[Tracker], None]) -> None:
+        answered = {name: _ask(name, action, call, tracker) for name, tracker in self._trackers.items()}
+        self._trackers = {name: tracker for name, tracker in self._trackers.items() if answered[name]}
 
 
 @aid("{0}: {1}", list, then="the run goes on without it")
-def _ask(name: str, action: str, call: Callable[[], Any]) -> list[Any]:
+def _ask(name: str, action: str, call: Callable[..., Any], *given: Any) -> list[Any]:
     """The answer of a tracker's call, as the only item; nothing if it fails."""
-    return [call()]
+    return [call(*given)]

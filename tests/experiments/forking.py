@@ -199,8 +199,8 @@ if __name__ == "__main__":
     import deepspeed.runtime.zero.muon.original_muon  # noqa: F401  which imports torch's compiler
 
     with contextlib.suppress(ImportError):  # of the extra `serve`
-        import lmgym.apps.serve.chat_app
-        import lmgym.apps.serve.running  # noqa: F401
+        import lmgym.apps.serve.app
+        import lmgym.apps.serve.chat_app  # noqa: F401
 
     gc.freeze()
     script, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))

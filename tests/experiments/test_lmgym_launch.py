@@ -22,7 +22,7 @@ if "--deepspeed" in sys.argv:
     from lmgym.runs.interrupts import launchers
 
     with open(f"launchers_{rank}.txt", "w") as file:
-        file.write(" ".join(str(pid) for pid, _ in launchers()))
+        file.write(" ".join(str(one.pid) for one in launchers()))
 time.sleep(600 * ("--wait" in sys.argv))
 sys.exit(7)
 '''

@@ -71,7 +71,7 @@ def status_of(port: int, request: bytes) -> int:
 
 def main(number: str) -> int:
     """One case."""
-    from lmgym.apps.serve.running import serve_rewards
+    from lmgym.apps.serve.app import serve_rewards
     from lmgym.apps.serve.service import Limits
 
     with open("scorer.py", "w", encoding="utf-8") as file:

@@ -17,7 +17,7 @@ from lmgym.apps.audit.attack_rows import JUDGE, Judged, judge_by, judge_by_monit
 from lmgym.apps.audit.attack_tables import show_attack
 from lmgym.apps.audit.attack_training import ADDED, train_against
 from lmgym.apps.audit.edit_search import SMALLEST
-from lmgym.apps.audit.recorded import EXAMPLES, Sample, generate_replies, read_samples
+from lmgym.apps.audit.recorded import Sample, about_replies, generate_replies, read_prompts
 from lmgym.config import SEED, ColumnConfig, Range, check_ranges
 from lmgym.console import say
 from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, InputError, shown_path
@@ -118,7 +118,8 @@ def run_attack(scorer: str, config: AttackConfig) -> Attack:
     show_attack(scorer, found, judged, earlier)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / FILE, results(scorer, found, judged, config, earlier))
-    (folder / PAGE).write_text(attack_page(scorer, found, judged, _about(config)), encoding="utf-8")
+    page = attack_page(scorer, found, judged, about_replies(config.policy, config.prompts))
+    (folder / PAGE).write_text(page, encoding="utf-8")
     say(f"{folder / FILE}: these tables; {folder / PAGE}: the same with examples")
     _write_rows(folder / ROWS, rows, found, bool(judge or config.monitors))
     return found
@@ -126,10 +127,7 @@ def run_attack(scorer: str, config: AttackConfig) -> Attack:
 
 def _samples_and_plan(config: AttackConfig, earlier: int) -> tuple[list[Sample], AttackPlan]:
     """The prompts with the replies that the source has, and the sizes that the budget allows."""
-    said: list[str] = []
-    samples = read_samples(config.prompts or EXAMPLES, config.columns, said, config.max_prompts)
-    for line in said:
-        say(line)
+    samples = read_prompts(config.prompts, config.columns, config.max_prompts)
     if not config.policy:
         samples = [sample for sample in samples if len(sample.replies) > 1]
     if len(samples) < FEWEST_PROMPTS:
@@ -223,11 +221,6 @@ def _write_rows(path: Path, rows: list[dict[str, Any]], found: Attack, judged: b
         say("no rows for `lmgym train reward`: nothing says whether edits are worse; needed: --judge or --monitors")
 
 
-def _about(config: AttackConfig) -> str:
-    source = shown_path(config.prompts) if config.prompts else "the held-out questions of examples/data"
-    return f"replies of {config.policy} to {source}" if config.policy else f"the replies in {source}"
-
-
 def results(
     scorer: str,
     found: Attack,
@@ -250,7 +243,7 @@ def results(
     training = found.training
     return {
         "scorer": scorer,
-        "replies_of": _about(config),
+        "replies_of": about_replies(config.policy, config.prompts),
         "prompts": len(found.pool.samples),
         "replies": sum(len(sample.replies) for sample in found.pool.samples),
         "scored": found.scored,

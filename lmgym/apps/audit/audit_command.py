@@ -8,7 +8,7 @@ from lmgym.apps.audit.audit_page import audit_page
 from lmgym.apps.audit.audit_tables import ABOUT_TABLE, audit_table, not_looked_for, summary
 from lmgym.apps.audit.biases import biases
 from lmgym.apps.audit.measuring import SMALLEST, Audit, audit_scorer, style_of
-from lmgym.apps.audit.recorded import EXAMPLES, Sample, generate_replies, read_samples
+from lmgym.apps.audit.recorded import Sample, about_replies, generate_replies, read_prompts
 from lmgym.config import SEED, ColumnConfig, Means, Range, check_ranges
 from lmgym.console import CleanConsole, say
 from lmgym.errors import MOST_TEMPERATURE, MOST_TOGETHER, InputError, shown_path
@@ -102,18 +102,15 @@ def save_audit(scorer: str, audit: Audit, config: AuditConfig) -> None:
     folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / FILE, results(scorer, audit, config))
-    (folder / PAGE).write_text(
-        audit_page(scorer, audit, _about_replies(config), [_sentence(not_looked_for(audit, _given(config)))]),
-        encoding="utf-8",
-    )
+    below = not_looked_for(audit, _given(config))
+    about = about_replies(config.policy, config.prompts)
+    page = audit_page(scorer, audit, about, [f"{below[0].upper()}{below[1:]}."])
+    (folder / PAGE).write_text(page, encoding="utf-8")
 
 
 def _samples(config: AuditConfig) -> list[Sample]:
     """The prompts with the replies to audit on."""
-    said: list[str] = []
-    samples = read_samples(config.prompts or EXAMPLES, config.columns, said, config.max_prompts)
-    for line in said:
-        say(line)
+    samples = read_prompts(config.prompts, config.columns, config.max_prompts)
     return _replies_of(config.policy, config, samples) if config.policy else samples
 
 
@@ -130,16 +127,11 @@ def _replies_of(model: str, config: AuditConfig, samples: list[Sample]) -> list[
     return samples
 
 
-def _about_replies(config: AuditConfig) -> str:
-    source = shown_path(config.prompts) if config.prompts else "the held-out questions of examples/data"
-    return f"replies of {config.policy} to {source}" if config.policy else f"the replies in {source}"
-
-
 def results(scorer: str, audit: Audit, config: AuditConfig) -> dict[str, Any]:
     """The content of audit.json."""
     return {
         "scorer": scorer,
-        "replies_of": _about_replies(config),
+        "replies_of": about_replies(config.policy, config.prompts),
         "prompts": audit.prompts,
         "replies": audit.replies,
         "spread": audit.spread,
@@ -165,10 +157,6 @@ def show_audit(name: str, audit: Audit, config: AuditConfig) -> None:
     say(not_looked_for(audit, _given(config)))
     for note in notes((effect.effect for effect in audit.effects if not effect.wordings), "prompt"):
         say(note)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _given(config: AuditConfig) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lmgym.apps.audit.measuring import Audit, Change
-from lmgym.apps.audit.verdicts import Effect, Wording
+from lmgym.apps.audit.verdicts import Effect
 from lmgym.report.charts import bars
 from lmgym.report.page import render
 from lmgym.report.panels import Card, Panel, Section, Table, figure
@@ -104,8 +104,8 @@ def _wordings(audit: Audit) -> list[Panel]:
             one.text or "(nothing)",
             f"{one.effect.units:,}",
             f"{one.effect:+.2f}",
-            _p(one),
-            _pays(one),
+            "–" if one.p is None else f"{one.p:.3f}",
+            "this wording pays" if one.pays else "",
         )
         for effect in audit.effects
         for one in sorted(effect.wordings, key=lambda one: -(one.effect.value or 0))
@@ -117,14 +117,6 @@ def _wordings(audit: Audit) -> list[Panel]:
     columns = ("bias", "wording", "prompts", "effect", "p", "verdict")
     table = Table(columns, [tuple(map(shown, row)) for row in rows], numbers=frozenset({2, 3, 4}))
     return [Panel("wordings", "Wordings of what is named", about, table=table, wide=True)]
-
-
-def _p(one: Wording) -> str:
-    return "–" if one.p is None else f"{one.p:.3f}"
-
-
-def _pays(one: Wording) -> str:
-    return "this wording pays" if one.pays else ""
 
 
 def _examples(audit: Audit, effect: Effect) -> Panel:

@@ -17,6 +17,7 @@ from lmgym.apps.audit.suites import Item
 from lmgym.errors import InputError, one_line, regular, shown, shown_path
 from lmgym.report.run_files import is_number
 from lmgym.report.status_line import StatusLine
+from lmgym.runs.files import whole_lines
 from lmgym.runs.record import timestamp
 from lmgym.scoring.named_scorers import FUNCTION, JUDGE, RUBRIC
 from lmgym.scoring.protocol import Scorer, ScorerFailed
@@ -75,14 +76,8 @@ def read_journal(path: Path, scorer: str, fingerprint: str) -> dict[str, RowScor
 
     Raises InputError for a file of another scorer, and one that is damaged.
     """
-    if not path.exists():
-        return {}
-    content = regular(path).read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
     try:
-        lines = [json.loads(line) for line in whole.splitlines()]
+        lines = [json.loads(line) for line in whole_lines(path)[0]]
         header, rows = (lines[0], lines[1:]) if lines else ({}, [])
         found = {row["key"]: _read_row(row) for row in rows}
         of = header.get("fingerprint")

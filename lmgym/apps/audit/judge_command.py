@@ -84,7 +84,7 @@ def journaled_scores(
     fingerprint = scorer_fingerprint(path)
     journal = folder / f"scores_{name}.jsonl"
     found = read_journal(journal, path, fingerprint)
-    left = _unscored(items, found)
+    left = list({key: item for item in items if (key := key_of(item)) not in found}.values())  # each text once
     scorer = load_scorer(path, asking=asking) if left else None
     if scorer is None:
         say(f"{name}: all {len(items):,} rows have their scores in {journal}; nothing to score", error=True)
@@ -94,22 +94,12 @@ def journaled_scores(
             say(f"{name}: {done:,} of {len(items):,} rows have their scores in {journal}; scoring the rest", error=True)
         if hasattr(scorer, "announce"):
             scorer.announce([item.conversation for item in left], [[*item.chosen, *item.rejected] for item in left])
-        found |= _score(without_saturation(scorer, path), name, path, fingerprint, journal, left)
+        scorer = without_saturation(scorer, path)
+        with open_journal(journal, path, fingerprint) as file, StatusLine(name, len(left), "rows", plain=True) as line:
+            found |= score_items(scorer, left, file, line)
     scores = {key: found[key] for key in map(key_of, items)}
     _refuse_all_failed(name, scores, journal)
     return fingerprint, scores
-
-
-def _unscored(items: Sequence[Item], found: dict[str, RowScores]) -> list[Item]:
-    """The rows without scores, each text once."""
-    return list({key: item for item in items if (key := key_of(item)) not in found}.values())
-
-
-def _score(
-    scorer: Scorer, name: str, path: str, fingerprint: str, journal: Path, items: Sequence[Item]
-) -> dict[str, RowScores]:
-    with open_journal(journal, path, fingerprint) as file, StatusLine(name, len(items), "rows", plain=True) as status:
-        return score_items(scorer, items, file, status)
 
 
 def without_saturation(scorer: Scorer, path: str) -> Scorer:

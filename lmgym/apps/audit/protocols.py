@@ -17,7 +17,7 @@ import numpy as np
 
 from lmgym.statistics import Floats
 
-TIES, TIES_SHARE = "Ties", 1 / 6
+TIES = "Ties"
 CODE = ("cpp", "go", "java", "js", "python", "rust")
 LEVELS = ("easy", "normal", "hard")
 REWARDBENCH = {
@@ -205,7 +205,7 @@ def rewardbench(seen: Observations) -> list[Measure]:
     lacks = lacking(seen, rows)
     sections = {}
     for name, subsets in REWARDBENCH.items():
-        sections[name] = sum((expected[subset] * _mean_of(seen, (subset,)) for subset in subsets), _zeros(seen))
+        sections[name] = sum((expected[subset] * _mean_of(seen, subset) for subset in subsets), _zeros(seen))
     measures = [_section(name, weights, lacks, REWARDBENCH[name]) for name, weights in sections.items()]
     return _whole(measures, lacks) + _subsets(seen)
 
@@ -213,7 +213,7 @@ def rewardbench(seen: Observations) -> list[Measure]:
 def rewardbench2(seen: Observations) -> list[Measure]:
     """The overall figure is the mean of the six subsets."""
     lacks = lacking(seen, REWARDBENCH2)
-    measures = [_section(name, _mean_of(seen, (name,)), lacks, (name,)) for name in REWARDBENCH2 if name != TIES]
+    measures = [_section(name, _mean_of(seen, name), lacks, (name,)) for name in REWARDBENCH2 if name != TIES]
     if not seen.ties:
         return _whole(measures, lacks)
     here = sum(measure.weights.any() for measure in measures)
@@ -231,7 +231,7 @@ def rm_bench(seen: Observations) -> list[Measure]:
     lacks = lacking(seen, counts)
     domains = []
     for name, halves in RM_BENCH.items():
-        weights = sum((_normal(_mean_of(seen, (half,))) for half in halves), _zeros(seen))
+        weights = sum((_normal(_mean_of(seen, half)) for half in halves), _zeros(seen))
         domains.append(_section(name, weights, lacks, halves))
     [overall, *sections] = _whole(domains, lacks)
     levels = [Measure(level, "level", overall.weights * (seen.levels == level), 0.0, overall.lacks) for level in LEVELS]
@@ -247,17 +247,17 @@ def judgebench(seen: Observations) -> list[Measure]:
     """Shares of right pairs by category, and of all pairs: each pair weighs the same."""
     counts = {"Knowledge": 154, "Reasoning": 98, "Math": 56, "Coding": 42}
     lacks = lacking(seen, counts)
-    sections = [_section(name, _mean_of(seen, (name,)), lacks, (name,)) for name in counts]
+    sections = [_section(name, _mean_of(seen, name), lacks, (name,)) for name in counts]
     own = np.isin(seen.subsets, list(counts)).astype(np.float64)
     others = [name for name in dict.fromkeys(seen.subsets) if name not in counts]
-    more = [Measure(name, "subset", _mean_of(seen, (name,))) for name in others]
+    more = [Measure(name, "subset", _mean_of(seen, name)) for name in others]
     return [Measure("overall", "overall", own, 0.0, tuple(lacks.values())), *_there(sections), *more]
 
 
 def llmbar(seen: Observations) -> list[Measure]:
     """Natural, the mean of the four adversarial subsets, and the mean of all five."""
     lacks = lacking(seen, {name: REWARDBENCH["Chat Hard"][name] for name in LLMBAR})
-    five = {name: _normal(_mean_of(seen, (name,))) for name in LLMBAR}
+    five = {name: _normal(_mean_of(seen, name)) for name in LLMBAR}
     natural, *adversarial = five.values()
     measures = [
         Measure("overall", "overall", sum(five.values(), _zeros(seen)), 0.0, tuple(lacks.values())),
@@ -319,20 +319,17 @@ def _there(measures: Sequence[Measure]) -> list[Measure]:
 
 def _subsets(seen: Observations, names: Sequence[str] = ()) -> list[Measure]:
     every = [name for name in dict.fromkeys(seen.subsets.tolist()) if not names or name in names]
-    return [Measure(name, "subset", _mean_of(seen, (name,))) for name in every]
+    return [Measure(name, "subset", _mean_of(seen, name)) for name in every]
 
 
 def _zeros(seen: Observations) -> Floats:
     return np.zeros(len(seen.values))
 
 
-def _mean_of(seen: Observations, subsets: Sequence[str]) -> Floats:
-    """Weights whose sum over each of these subsets is 1."""
-    weights = _zeros(seen)
-    for subset in subsets:
-        rows = seen.subsets == subset
-        weights[rows] = 1 / max(1, rows.sum())
-    return weights
+def _mean_of(seen: Observations, subset: str) -> Floats:
+    """Weights whose sum over the subset is 1."""
+    rows = seen.subsets == subset
+    return rows / max(1, rows.sum())
 
 
 def _normal(weights: Floats) -> Floats:

@@ -7,19 +7,20 @@ chat template has rendered, which are read as turns here, so that a scorer rende
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lmgym.config import ColumnConfig
+from lmgym.console import say
 from lmgym.data.mixing import DataSet
 from lmgym.data.pairs import COLUMNS, RANKED, is_pair, only_reply, read_pair, read_ranked, reads_pair
 from lmgym.data.reading import USUAL, Wanted, interpret
 from lmgym.data.records import Record
 from lmgym.data.rejections import NO_PROMPT, NO_REPLY, UNSUPPORTED, RowError, tally
 from lmgym.data.rows import in_row, prompt_key, read_conversation, read_prompt, read_rows
-from lmgym.errors import InputError, one_line
+from lmgym.errors import InputError, one_line, shown_path
 from lmgym.generation.protocol import Generator, Sampling
 from lmgym.text import Conversation, Turn
 
@@ -67,15 +68,26 @@ def read_samples(
     Of pairs the chosen replies come first. Raises InputError if no row can be read.
     """
     said = [] if notes is None else notes
-    rollouts = Rollouts(DataSet(str(source), "train"))
-    rows, rejections = read_rows(interpret([rollouts], WANTED, columns, said), _read_row)
+    rendered: set[tuple[str, int]] = set()
+
+    def as_turns(record: Record) -> Record:
+        name = next((name for name in ("prompt", "input") if isinstance(record.fields.get(name), str)), None)
+        turns = turns_of(record.fields[name]) if name and not record.fault else None
+        if not name or not turns:
+            return record
+        rendered.add((record.file, record.line))
+        return replace(record, fields={**record.fields, name: turns})
+
+    rows, rejections = read_rows(
+        interpret([DataSet(str(source), "train", change=as_turns)], WANTED, columns, said), _read_row
+    )
     if not rows:
         found = f"; the first: {rejections[0]}" if rejections else ""
         raise InputError(f"{one_line(str(source))} holds no prompt that can be used{found}; needed: {NEEDED}")
     if rejections:
         said.append(f"{tally(rejections, len(rows) + len(rejections)).line}; the first: {rejections[0]}")
-    if rollouts.rendered:
-        said.append(f"{rollouts.rendered:,} prompts were rendered by a chat template, and are read as their turns")
+    if rendered:
+        said.append(f"{len(rendered):,} prompts were rendered by a chat template, and are read as their turns")
     grouped: dict[str, tuple[Conversation, list[tuple[int, str]]]] = {}
     for row in rows:
         _, replies = grouped.setdefault(row.key, (row.conversation, []))
@@ -84,6 +96,21 @@ def read_samples(
         Sample(conversation, tuple(reply for _, reply in sorted(replies, key=lambda one: one[0])))
         for conversation, replies in list(grouped.values())[:most]
     ]
+
+
+def read_prompts(source: str, columns: ColumnConfig, most: int) -> list[Sample]:
+    """`read_samples` of a setting, or of EXAMPLES where it is empty; prints the lines on them."""
+    said: list[str] = []
+    samples = read_samples(source or EXAMPLES, columns, said, most)
+    for line in said:
+        say(line)
+    return samples
+
+
+def about_replies(policy: str, source: str) -> str:
+    """Whose replies are audited, in words, by the settings."""
+    prompts = shown_path(source) if source else "the held-out questions of examples/data"
+    return f"replies of {policy} to {prompts}" if policy else f"the replies in {prompts}"
 
 
 def _read_row(record: Record) -> Sample:
@@ -118,30 +145,6 @@ def _text(reply: str | Turn) -> str:
     if not reply.text:
         raise RowError("completion", "an empty reply", NO_REPLY)
     return reply.text
-
-
-@dataclass
-class Rollouts:
-    """The rows of a data set, in which a prompt that was rendered is a list of messages."""
-
-    rows: DataSet
-    rendered: int = field(default=0, init=False)
-    """in the last pass"""
-
-    @property
-    def name(self) -> str:
-        """The data set's."""
-        return self.rows.name
-
-    def __iter__(self) -> Iterator[Record]:
-        self.rendered = 0
-        for record in self.rows:
-            name = next((name for name in ("prompt", "input") if isinstance(record.fields.get(name), str)), None)
-            messages = turns_of(record.fields[name]) if name and not record.fault else None
-            if name and messages:
-                self.rendered += 1
-                record = replace(record, fields={**record.fields, name: messages})
-            yield record
 
 
 def turns_of(text: str) -> list[dict[str, str]] | None:

@@ -173,17 +173,13 @@ def _mistakes(name: str, items: Sequence[Item], scored: ScoredBy) -> Panel:
         number = len(item.chosen)
         texts = item.chosen[row.scores[:number].index(right)], item.rejected[row.scores[number:].index(wrong)]
         sides = [
-            {"name": side, "text": _cut(text), "scores": [("score", score)], "notes": ""}
+            {"name": side, "text": shown(text, LONGEST), "scores": [("score", score)], "notes": ""}
             for side, text, score in zip(("right", "wrong"), texts, (right, wrong), strict=True)
         ]
         said = "\n\n".join(turn.text for turn in item.conversation.turns)
-        pairs.append({"prompt": _cut(f"[{item.subset or item.id}] {said}"), "sides": sides, "changes": []})
+        pairs.append({"prompt": shown(f"[{item.subset or item.id}] {said}", LONGEST), "sides": sides, "changes": []})
     about = "The rows in which a wrong reply is furthest above a right one."
     return Panel(f"mistakes_{shown(name)}", shown(name), about, pairs=pairs, wide=True)
-
-
-def _cut(text: str) -> str:
-    return shown(text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)")
 
 
 def _subsets(card: Mapping[str, Any]) -> list[Panel]:

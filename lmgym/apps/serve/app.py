@@ -10,8 +10,12 @@
 
 import asyncio
 import base64
+import signal
+import socket
+import threading
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +37,41 @@ from lmgym.apps.serve.bodies import (
     read_texts,
 )
 from lmgym.apps.serve.guard import Refusal
+from lmgym.apps.serve.http_server import serve_until_stopped
 from lmgym.apps.serve.runs import read_asking
 from lmgym.apps.serve.runs_page import runs_page
 from lmgym.apps.serve.served_scorers import Opinion, ServedScorer
-from lmgym.apps.serve.service import Service
+from lmgym.apps.serve.service import Limits, Service
+from lmgym.console import say
 from lmgym.errors import listed
+from lmgym.scoring.combinations import is_combination
+from lmgym.scoring.named_scorers import Precision
 
 CLIENT = Path(__file__).with_name("lmgym_client.py")
+
+
+def serve_rewards(
+    listener: socket.socket, paths: Mapping[str, str], token: str, limits: Limits, precision: Precision = "auto"
+) -> None:
+    """Serves scorers at a bound socket until SIGTERM or Ctrl-C, and then answers what waits."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # while they load there is nothing to load again
+    service = Service(paths, limits, precision)
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=service.reload, daemon=True).start())
+    for name, scorer in service.scorers.items():
+        say(f"{name}: fingerprint {scorer.info['fingerprint']}, {describe(scorer)}")
+    app, answers = make_app(service, token), "answers /get_reward, /classify, /v1/embeddings and /v1/score"
+    serve_until_stopped(listener, app, service.metrics, answers, token, limits.max_body_mb, limits.timeout)
+    service.stop()
+    say("stopped")
+
+
+def describe(scorer: ServedScorer) -> str:
+    """The contents of its answers, in words."""
+    saved = [member.reference for member in scorer.members]
+    known = {"z-scores": all(saved), "quantiles": all(one and one.quantiles for one in saved)}
+    has_spread = len(saved) > 1 or is_combination(scorer.members[0].reduce)
+    known |= {"spread": has_spread, "P(a beats b)": all(member.compares for member in scorer.members)}
+    return "with " + ", ".join(["scores", *(name for name, has in known.items() if has)])
 
 
 def make_app(service: Service, token: str) -> FastAPI:
@@ -66,7 +98,7 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
         # OpenRLHF logs the others' scores beside the reward, unless the request names the one that it waits for
         names = [name] if body.model or model else [name, *service.paths]
         verdict = await service.judge(request, read, names)
-        scores = [opinion.score for opinion in verdict.opinions[name]]
+        scores = [opinion.score for opinion in verdict.scored[name].opinions]
         answer = {"rewards": scores, "scores": scores, "extra_logs": _logs(verdict, name)}
         return answer | {"lmgym": _about(verdict, read, name)}
 
@@ -78,7 +110,7 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
             raise Refusal(400, "needed: input, or messages that end in a reply, and not both")
         read = read_messages(body.messages) if body.input is None else read_texts(body.input, form)
         verdict = await service.judge(request, read, [name])
-        scorer, opinions = verdict.scorers[name], verdict.opinions[name]
+        scorer, opinions = verdict.scored[name].scorer, verdict.scored[name].opinions
         activate = bool(body.use_activation or body.activation)  # a trainer needs the logit, which is the default here
         values = [scorer.activated(one) if activate else one.score for one in opinions]
         rows = [{"index": i, "label": "LABEL_0", "probs": [v], "num_classes": 1} for i, v in enumerate(values)]
@@ -89,7 +121,7 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
         name, form = service.find(body.model), service.template(body.template, template)
         read = read_texts(body.input, form)
         verdict = await service.judge(request, read, [name])
-        opinions = verdict.opinions[name]
+        opinions = verdict.scored[name].opinions
         rows = [
             {"object": "embedding", "index": i, "embedding": _embedded(one.score, body.encoding_format)}
             for i, one in enumerate(opinions)
@@ -107,7 +139,8 @@ def _add_dialects(app: FastAPI, service: Service) -> None:
         answer["pairs"] = [_pair(verdict, single + 2 * i) for i in range(len(body.pairs))]
         if request.state.asking:
             answer["warnings"] = verdict.warnings
-        return answer | {"template": read.template, "scorers": {n: s.info for n, s in verdict.scorers.items()}}
+        known = {name: one.scorer.info for name, one in verdict.scored.items()}
+        return answer | {"template": read.template, "scorers": known}
 
 
 def _add_operations(app: FastAPI, service: Service, token: str) -> None:
@@ -148,15 +181,15 @@ def _add_operations(app: FastAPI, service: Service, token: str) -> None:
 
 
 def _opinions(verdict: Verdict, place: int) -> dict[str, Any]:
-    return {name: opinions[place].fields() for name, opinions in verdict.opinions.items()}
+    return {name: one.opinions[place].fields() for name, one in verdict.scored.items()}
 
 
 def _pair(verdict: Verdict, place: int) -> dict[str, Any]:
     """Both opinions of each scorer, with the probability that a beats b where the scorer has one."""
     found: dict[str, Any] = {}
-    for name, opinions in verdict.opinions.items():
-        first, second = opinions[place], opinions[place + 1]
-        chance = verdict.scorers[name].probability(first, second)
+    for name, one in verdict.scored.items():
+        first, second = one.opinions[place : place + 2]
+        chance = one.scorer.probability(first, second)
         known = {} if chance is None else {"p_a_beats_b": chance}
         found[name] = {"a": first.fields(), "b": second.fields()} | known
     return found
@@ -164,13 +197,14 @@ def _pair(verdict: Verdict, place: int) -> dict[str, Any]:
 
 def _logs(verdict: Verdict, name: str) -> dict[str, list[float]]:
     """Numbers that OpenRLHF logs: the same keys for every request, since it stacks them."""
-    logs: dict[str, list[float]] = {"truncated": [float(one.is_truncated) for one in verdict.opinions[name]]}
-    logs["alarm"] = [float(bool(verdict.warnings))] * len(verdict.opinions[name])
-    for scorer, opinions in verdict.opinions.items():
+    own = verdict.scored[name].opinions
+    logs: dict[str, list[float]] = {"truncated": [float(one.is_truncated) for one in own]}
+    logs["alarm"] = [float(bool(verdict.warnings))] * len(own)
+    for scorer, scored in verdict.scored.items():
         if scorer != name:
-            logs[scorer] = [one.score for one in opinions]
+            logs[scorer] = [one.score for one in scored.opinions]
         for key in ("z", "spread"):
-            values = [getattr(one, key) for one in opinions]
+            values = [getattr(one, key) for one in scored.opinions]
             if None not in values:
                 logs[f"{scorer}/{key}"] = values
     return logs
@@ -178,9 +212,9 @@ def _logs(verdict: Verdict, name: str) -> dict[str, list[float]]:
 
 def _about(verdict: Verdict, read: Read, name: str) -> dict[str, Any]:
     """Which weights gave the scores, how the texts were read, and what was left out of them."""
-    scorer: ServedScorer = verdict.scorers[name]
-    truncated = [i for i, one in enumerate(verdict.opinions[name]) if one.is_truncated]
-    about = {"scorer": name, **scorer.info, "template": read.template, "truncated": truncated}
+    scored = verdict.scored[name]
+    truncated = [i for i, one in enumerate(scored.opinions) if one.is_truncated]
+    about = {"scorer": name, **scored.scorer.info, "template": read.template, "truncated": truncated}
     return about | ({"warnings": verdict.warnings} if verdict.warnings else {})
 
 

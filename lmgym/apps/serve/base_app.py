@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from lmgym import __version__
@@ -34,32 +34,29 @@ def new_app(title: str, metrics: Metrics, gauges: Callable[[], Mapping[str, floa
 def _add_errors(app: FastAPI) -> None:
     """Every error as one line of words in the form of OpenAI's and vLLM's servers."""
 
-    def answer(refusal: Refusal) -> JSONResponse:
-        return JSONResponse(refusal.body, refusal.status, refusal.headers)
-
     @app.exception_handler(Refusal)
     async def refused(_: Request, error: Refusal):
-        return answer(error)
+        return error.answer()
 
     @app.exception_handler(InputError)
     async def wrong(_: Request, error: InputError):
-        return answer(Refusal(400, str(error)))
+        return Refusal(400, str(error)).answer()
 
     @app.exception_handler(RowError)
     async def wrong_row(_: Request, error: RowError):
-        return answer(Refusal(400, f"{error.field}: {error.found}"))
+        return Refusal(400, f"{error.field}: {error.found}").answer()
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError):
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             found = f"{first['ctx']['error']} at character {first['loc'][-1]:,}"
-            return answer(Refusal(400, f"the body is not JSON: {one_line(found)}"))
+            return Refusal(400, f"the body is not JSON: {one_line(found)}").answer()
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return answer(Refusal(400, one_line(f"{where}: {first['msg']}")))
+        return Refusal(400, one_line(f"{where}: {first['msg']}")).answer()
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException):
         paths = ", ".join(sorted(getattr(route, "path", "") for route in app.routes))
         words = {404: f"no such path; needed: one of {paths}", 400: "the body cannot be read; needed: JSON"}
-        return answer(Refusal(error.status_code, words.get(error.status_code, str(error.detail))))
+        return Refusal(error.status_code, words.get(error.status_code, str(error.detail))).answer()

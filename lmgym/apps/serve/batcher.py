@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -49,17 +49,10 @@ class Scored:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The opinions of a request's scorers, and which weights gave them."""
+    """What the scorers of a request gave, by their names, and the warnings of the run that it belongs to."""
 
-    opinions: dict[str, list[Opinion]]
-    scorers: dict[str, ServedScorer]
+    scored: Mapping[str, Scored]
     warnings: Sequence[str] = ()
-    """of the run that the request belongs to"""
-
-    def of(self, names: Collection[str], warnings: Sequence[str]) -> "Verdict":
-        """The part of some scorers."""
-        opinions = {name: self.opinions[name] for name in names}
-        return Verdict(opinions, {name: self.scorers[name] for name in names}, warnings)
 
 
 @dataclass

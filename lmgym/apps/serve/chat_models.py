@@ -11,7 +11,7 @@ from typing import Any
 from lmgym.apps.chat.exchanges import check_count
 from lmgym.apps.chat.loading import check_scorer, load_experiment, model_revisions, sampling_of, template_note
 from lmgym.apps.chat.startup import BEST_OF
-from lmgym.apps.serve.guard import Refusal, until_gone
+from lmgym.apps.serve.guard import Refusal, answered
 from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.service import find_served
 from lmgym.console import say
@@ -95,18 +95,11 @@ class ChatModels:
         job = self._pool.submit(self._work, abandoned, work, args)
         job.add_done_callback(self._leave)
         answer: asyncio.Future = asyncio.wrap_future(job)
-        gone = None if request is None else asyncio.ensure_future(until_gone(request))
-        waited = {answer} if gone is None else {answer, gone}
         try:
-            done, _ = await asyncio.wait(waited, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
-            if answer in done:
+            if await answered(answer, request, self.timeout):
                 return _result(answer)
-            if gone in done:
-                raise Refusal(503, "the client left", 1)
             raise Refusal(503, f"no answer within {self.timeout:g} s (--timeout); try again", self._seconds_left())
         finally:
-            if gone is not None:
-                gone.cancel()
             if not answer.done():
                 self.metrics.add("lmgym_abandoned_total")
                 abandoned.set()

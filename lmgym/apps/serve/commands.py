@@ -64,10 +64,10 @@ def rewards(scorers: tuple[str, ...], host: str, port: int, token: str, precisio
         _check(port, limits["timeout"], limits["queue"], limits["max_body_mb"])
         paths = read_names(",".join(scorers), "lmgym serve rewards")
         _require_extra()
-        from lmgym.apps.serve.address import bind  # imports numpy
+        from lmgym.apps.serve.http_server import bind  # imports fastapi
 
         with bind(host, port, token.strip()) as listener:
-            from lmgym.apps.serve.running import serve_rewards  # imports torch
+            from lmgym.apps.serve.app import serve_rewards  # imports torch
             from lmgym.apps.serve.service import Limits
 
             serve_rewards(listener, paths, token.strip(), Limits(**limits), precision)
@@ -118,7 +118,7 @@ def chat(
         if options["max_tokens"] is not None:
             Range(1, MOST_TOGETHER).check("max_tokens", options["max_tokens"])
         _require_extra()
-        from lmgym.apps.serve.address import bind  # imports numpy
+        from lmgym.apps.serve.http_server import bind  # imports fastapi
 
         with bind(host, port, token.strip()) as listener:
             from lmgym.apps.serve.chat_app import serve_chat  # imports torch
@@ -159,7 +159,7 @@ def label(
     def run() -> None:
         _check_address(port, options["max_body_mb"])
         _require_extra()
-        from lmgym.apps.serve.address import bind
+        from lmgym.apps.serve.http_server import bind
 
         with bind(host, port, token.strip()) as listener:
             from lmgym.apps.serve.label_app import Labelling, serve_labels  # imports fastapi
@@ -195,12 +195,11 @@ def serve_environment(
         _require_extra()
         if find_spec("openenv") is None:
             raise InputError("openenv is not installed, for OpenEnv servers; needed: pip install 'lmgym[openenv]'")
-        from lmgym.apps.serve.address import bind
+        from lmgym.apps.serve.http_server import bind, serve_until_stopped
         from lmgym.environments.named import load_environment
 
         with bind(host, port, token.strip()) as listener:
             from lmgym.apps.interop.to_openenv import make_app  # imports openenv
-            from lmgym.apps.serve.http_server import serve_until_stopped
             from lmgym.apps.serve.metrics import Metrics
 
             app = make_app(load_environment(environment), split, max_sessions)

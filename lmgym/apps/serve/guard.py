@@ -3,18 +3,20 @@
 import asyncio
 import base64
 import hmac
-import json
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+
 from lmgym.apps.serve.metrics import Metrics
 from lmgym.errors import shown
 from lmgym.generation.model_server import is_loopback
 
-SCRIPTS = ("page.js", "page_requests.js", "page_replies.js", "page_lists.js", "label.js")
+SCRIPTS = ("page.js", "page_parts.js", "page_requests.js", "page_replies.js", "page_lists.js", "label.js")
 PAGE_FILES = tuple(f"/page/{name}" for name in ("page.css", "label.css", *SCRIPTS))
 OPEN = ("/health", "/ready", "/lmgym_client.py", "/", *PAGE_FILES)
 """paths that need no token; the page asks for it itself"""
@@ -38,10 +40,10 @@ class Refusal(Exception):
         """As OpenAI's and vLLM's servers send it."""
         return {"error": {"message": str(self), "type": self.kind, "code": self.status} | self.more}
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Retry-After, where trying again helps."""
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+    def answer(self, **headers: str) -> JSONResponse:
+        """The response, with Retry-After where trying again helps, and further headers."""
+        again = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return JSONResponse(self.body, self.status, again | headers)
 
 
 @dataclass
@@ -67,26 +69,29 @@ class Guard:
             return
         began, statuses = time.monotonic(), [0]
 
-        async def noting(message: dict) -> None:
+        async def noting(message: Any) -> None:
             if message["type"] == "http.response.start":
                 statuses[0] = message["status"]
             await send(message)
 
         path = scope["path"] if scope["path"] in self.paths else "other"
         try:
-            headers = _headers_of(scope)
+            headers = Headers(scope=scope)
             self._check_sender(scope["path"], headers)
             body = await self._read_body(headers, receive)
             scope["headers"] = [*(h for h in scope["headers"] if h[0] != b"content-type"), (b"content-type", JSON)]
             await self.app(scope, _replayed(body, receive), noting)
         except Refusal as refusal:
             # of a page a browser asks for the token itself, as the password
-            await _send(refusal, noting, "Basic realm=lmgym" if path in PASSWORD_PAGES else "Bearer")
+            scheme = "Basic realm=lmgym" if path in PASSWORD_PAGES else "Bearer"
+            challenge = {"WWW-Authenticate": scheme} if refusal.status == 401 else {}
+            await refusal.answer(Connection="close", **challenge)(scope, receive, noting)
         except _Gone:
             self.metrics.add("lmgym_abandoned_total")
         except asyncio.CancelledError:  # by a second Ctrl-C; uvicorn would answer 500, with a traceback each
             if not statuses[0]:
-                await _send(Refusal(503, "the server stops; try again", 5), noting, "")
+                stops = Refusal(503, "the server stops; try again", 5)
+                await stops.answer(Connection="close")(scope, receive, noting)
         finally:
             self.metrics.add("lmgym_requests_total", path=path, status=str(statuses[0]))
             self.metrics.add("lmgym_request_seconds_total", time.monotonic() - began, path=path)
@@ -94,14 +99,14 @@ class Guard:
     async def _open_socket(self, scope: dict, receive: Any, send: Any) -> None:
         """Lets a WebSocket begin, or refuses it with the status 403."""
         try:
-            self._check_sender(scope["path"], _headers_of(scope))
+            self._check_sender(scope["path"], Headers(scope=scope))
         except Refusal:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
         await self.app(scope, receive, send)
 
-    def _check_sender(self, path: str, headers: dict[str, str]) -> None:
+    def _check_sender(self, path: str, headers: Headers) -> None:
         """Raises Refusal for a malformed address, a wrong token, and a request that a page of another site makes."""
         host, origin = headers.get("host", ""), headers.get("origin")
         name, _ = _parse("Host", f"//{host}")
@@ -113,7 +118,7 @@ class Guard:
         if self.token and path not in OPEN and not is_known:
             raise Refusal(401, "no token, or a wrong one; needed: the header Authorization: Bearer TOKEN")
 
-    async def _read_body(self, headers: dict[str, str], receive: Any) -> bytes:
+    async def _read_body(self, headers: Headers, receive: Any) -> bytes:
         """The whole body. Raises Refusal if it is too large, takes too long or is not UTF-8."""
         too_large = f"the body is larger than {self.most_bytes:,} bytes; needed: smaller requests, or --max_body_mb"
         announced = headers.get("content-length", "0")
@@ -149,14 +154,26 @@ class _Gone(Exception):
     """The client left before its request was whole."""
 
 
-async def until_gone(request: Any) -> None:
-    """Returns when the client of a request whose body was read leaves."""
+async def answered(answer: asyncio.Future, request: Any, timeout: float) -> bool:
+    """True once there is an answer, False after so many seconds.
+
+    Raises Refusal if the client of the request, whose body was read, leaves before; None: nobody can leave.
+    """
+    gone = None if request is None else asyncio.ensure_future(_until_gone(request))
+    waited = {answer} if gone is None else {answer, gone}
+    try:
+        done, _ = await asyncio.wait(waited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if gone is not None:
+            gone.cancel()
+    if gone in done and answer not in done:
+        raise Refusal(503, "the client left", 1)
+    return answer in done
+
+
+async def _until_gone(request: Any) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _headers_of(scope: dict) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _replayed(body: bytes, receive: Any) -> Any:
@@ -189,13 +206,3 @@ def _given_token(header: str) -> bytes:
         except ValueError:
             return b""
     return given.strip().encode() if scheme.lower() == "bearer" else b""
-
-
-async def _send(refusal: Refusal, send: Any, challenge: str) -> None:
-    body = json.dumps(refusal.body).encode()
-    extra = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
-    if refusal.status == 401:
-        extra["WWW-Authenticate"] = challenge
-    headers = [(name.lower().encode(), value.encode()) for name, value in (refusal.headers | extra).items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

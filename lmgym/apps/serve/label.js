@@ -1,25 +1,13 @@
 // The page to label on. The server's record is the truth: each answer redraws the page.
-import { button, make, said } from "./page_replies.js";
+import { $, announce, button, by, complain, make, named, range, said, save, table } from "./page_parts.js";
 import { keepToken, request } from "./page_requests.js";
 
-const $ = (selector) => document.querySelector(selector);
-const by = (testid) => $(`[data-testid="${testid}"]`);
 const RATER = "lmgym-rater";
 const SPEAKERS = { user: "User", assistant: "Model", tool: "Result of a tool", system: "Instructions to the model" };
 const VERDICTS = { 1: "first", 2: "second", "=": "tie", "?": "cannot say" };
 let state = null, isAsking = false;
 
-const announce = (text) => { by("status").textContent = text; };
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
-const percent = (x) => `${Math.round(100 * x)}%`;
-const range = (e) => (e.low === null ? percent(e.value) : `${percent(e.value)} (${percent(e.low)} to ${percent(e.high)})`);
-
-function complain(error) {
-  const box = by("error");
-  box.hidden = false;
-  box.firstElementChild.textContent = error.message;
-  box.scrollIntoView({ block: "nearest" });
-}
 
 // One request at a time: a second key press before the answer is left out.
 async function ask(path, body) {
@@ -160,29 +148,19 @@ function drawButtons() {
 async function overview() {
   const found = await ask("overview", {});
   if (!found) return;
-  const table = make("table"), head = make("tr"), thead = make("thead");
-  for (const title of ["rater", "verdicts", "chose the reply shown first", "reply 1", "reply 2", "equal", "cannot say"]) {
-    const cell = make("th", "", title);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  thead.append(head);
-  table.append(thead);
+  const rows = table("rater", "verdicts", "chose the reply shown first", "reply 1", "reply 2", "equal", "cannot say");
   for (const rater of found.raters) {
-    const line = make("tr", "", undefined, `rater-${rater.column}`), name = make("th");
-    name.scope = "row";
-    name.append(make("bdi", "", rater.name));
-    const first = make("td", "", rater.share_first.value === null ? "–" : range(rater.share_first));
+    const line = named(rater.name, `rater-${rater.column}`), first = make("td", "", range(rater.share_first));
     if (rater.leans) first.append(make("span", "badge warn", `leans to the ${rater.leans}`));
     const cell = (x) => make("td", "number", String(x));
-    line.append(name, cell(rater.verdicts), first, ...[rater.first, rater.second, rater.ties, rater.cannot_say].map(cell));
-    table.append(line);
+    line.append(cell(rater.verdicts), first, ...[rater.first, rater.second, rater.ties, rater.cannot_say].map(cell));
+    rows.append(line);
   }
   const scroll = make("div", "scroll");
   scroll.tabIndex = 0;
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-labelledby", "overview-title");
-  scroll.append(table);
+  scroll.append(rows);
   const same = found.agreement;
   const words = `${plural(found.votes, "vote")} on ${found.rows.toLocaleString("en")} of ${plural(found.pairs, "pair")}; ` +
     `${plural(found.rows_of_several_raters, "pair")} with several raters.`;
@@ -195,12 +173,9 @@ async function overview() {
 
 async function download() {
   try {
-    const text = await request("/label/labels.jsonl", {}, {}, true), link = make("a");
+    const text = await request("/label/labels.jsonl", {}, {}, true);
     if (!text) throw new Error("There are no labels yet: a pair needs a verdict other than “cannot say”.");
-    link.href = URL.createObjectURL(new Blob([text], { type: "application/jsonl" }));
-    link.download = "labels.jsonl";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    save("labels.jsonl", text);
   } catch (error) {
     complain(error);
   }

@@ -135,11 +135,8 @@ def in_words(figures: Mapping[str, Any]) -> Iterable[str]:
         first, decided = rater["share_first"], rater["first"] + rater["second"]
         line = f"{rater['column']}, {one_line(rater['name'])}: {rater['verdicts']:,} verdicts"
         if decided:
-            line += f", {percent(first)} of {decided:,} decisions for the reply that was shown {FIRST}"
+            line += f", {percent(first)} of {decided:,} decisions for the reply that was shown first"
         yield line + (f"; LEANS TO THE {rater['leans'].upper()} ONE, whatever it says" if rater["leans"] else "")
-
-
-FIRST = "first"
 
 
 def percent(estimate: Mapping[str, Any]) -> str:

@@ -20,9 +20,9 @@ from typing import Any, final
 
 from lmgym.apps.serve.label_rows import LabelPair
 from lmgym.data.rows import prompt_key
-from lmgym.errors import InputError, one_line, regular, shown, shown_path
+from lmgym.errors import InputError, one_line, shown, shown_path
 from lmgym.messages import from_messages
-from lmgym.runs.files import sync, write_lines
+from lmgym.runs.files import sync, whole_lines, write_lines
 from lmgym.runs.locks import FolderLock
 from lmgym.runs.record import timestamp
 from lmgym.text import Conversation, Reply, as_turn, messages
@@ -205,7 +205,7 @@ class LabelRecord:
         rater.judged.append(pair)
 
     def _read_verdicts(self) -> None:
-        whole, cut = _whole_lines(self._path)
+        whole, cut = whole_lines(self._path)
         if cut:
             self.notes.append(
                 f"{shown_path(self._path)}: its last line was half written ({cut:,} bytes), and is cut off"
@@ -224,7 +224,7 @@ class LabelRecord:
     def _store(self, pairs: Sequence[LabelPair]) -> dict[str, StoredPair]:
         """The folder's pairs with new ones behind them, which are written."""
         path, known = self.folder / RECORD / PAIRS, dict[str, StoredPair]()
-        for number, line in enumerate(_whole_lines(path)[0], 1):
+        for number, line in enumerate(whole_lines(path)[0], 1):
             try:
                 row = json.loads(line)
                 sources = row.pop("source_a"), row.pop("source_b")
@@ -260,17 +260,6 @@ def _stored(pair: LabelPair) -> StoredPair:
 
 def _said(reply: Reply) -> Any:
     return reply if isinstance(reply, str) else messages(Conversation((as_turn(reply),)))
-
-
-def _whole_lines(path: Path) -> tuple[list[bytes], int]:
-    """(lines of a file, bytes behind the last whole one, which are cut off the file). No lines if there is no file."""
-    if not path.exists():
-        return [], 0
-    content = regular(path).read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
-    return whole.splitlines(), len(content) - len(whole)
 
 
 def _damaged(path: Path, number: int, error: Exception) -> InputError:

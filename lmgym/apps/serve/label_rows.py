@@ -11,7 +11,7 @@ Design decisions:
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -80,7 +80,7 @@ def read_label_pairs(source: str, columns: ColumnConfig, pairs_per_prompt: int |
     prompt has two different replies, and as `interpret` does.
     """
     notes: list[str] = []
-    sets = [_Offered(name) for name in set_names(source)]
+    sets = [DataSet(name, _split(name), change=_without_verdict) for name in set_names(source)]
     rows, rejections = read_rows(interpret(sets, WANTED, columns, notes), _read_replies)
     count = sum(len(one) for one in sets)
     groups = _grouped(rows)
@@ -124,19 +124,6 @@ def _reads(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 WANTED = Wanted("replies to compare", NEEDED, FORMS, _reads)
-
-
-class _Offered:
-    """The rows of a data set, read anew each time, in which replies without a verdict have our names."""
-
-    def __init__(self, name: str) -> None:
-        self.rows, self.name = DataSet(name, _split(name)), name
-
-    def __iter__(self) -> Iterator[Record]:
-        return map(_without_verdict, self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def _split(source: str) -> str:

@@ -30,11 +30,6 @@ class Metrics:
         with self._lock:
             self._sums[name, tuple(sorted(labels.items()))] += value  # type: ignore[assignment]
 
-    def value(self, name: str) -> float:
-        """The sum of a counter over all labels."""
-        with self._lock:
-            return sum(value for (one, _), value in self._sums.items() if one == name)
-
     def text(self, gauges: Mapping[str, float]) -> str:
         """All counters, and gauges as they are now."""
         with self._lock:

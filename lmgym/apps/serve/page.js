@@ -1,22 +1,14 @@
 // The page's state, its requests and its controls. The server's session is the truth: each answer redraws the page.
 import { download, showResults, showSessions } from "./page_lists.js";
-import { button, draw, letter, make, said } from "./page_replies.js";
+import { $, announce, button, by, complain, make, said } from "./page_parts.js";
+import { draw, letter } from "./page_replies.js";
 import { TOKEN, keepToken, request } from "./page_requests.js";
 
-const $ = (selector) => document.querySelector(selector);
-const by = (testid) => $(`[data-testid="${testid}"]`);
 let state = null, mode = "chat", edited = null, current = null, isSending = false;
 
 // ---- requests
 
 const post = (path, body) => request(`/page/${path}`, body ?? {}, { "X-CSRF-Token": state?.csrf ?? "" });
-
-function complain(error) {
-  const box = by("error");
-  box.hidden = false;
-  box.firstElementChild.textContent = error.message;
-  box.scrollIntoView({ block: "nearest" });
-}
 
 // Runs one request at a time; `doing` says in words what the wait is for. While one runs, another is left out (a second
 // click), or with `waits` comes after it. Returns the answer, or undefined.
@@ -56,8 +48,6 @@ function showWork(doing) {
   }, 1000);
   return () => { clearInterval(timer); work.hidden = true; };
 }
-
-const announce = (text) => { by("status").textContent = text; };
 
 // ---- what happens in a conversation
 

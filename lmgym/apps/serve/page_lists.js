@@ -1,7 +1,6 @@
 // What is listed beside a conversation: the arena's results, earlier sessions, and the pairs that were exported.
-import { button, make, said } from "./page_replies.js";
+import { button, make, named, percent, range, said, save, table } from "./page_parts.js";
 
-const percent = (x) => (x === null ? "–" : `${Math.round(100 * x)}%`);
 const points = (x) => (x === null ? "–" : (x > 0 ? "+" : "") + Math.round(x));
 
 export function showResults(found) {
@@ -11,27 +10,16 @@ export function showResults(found) {
     notes.replaceChildren();
     return;
   }
-  const table = make("table"), head = make("tr");
-  for (const title of ["model", "votes", "won, tied, lost", "share of points", "rating"]) {
-    const cell = make("th", "", title);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const thead = make("thead");
-  thead.append(head);
-  table.append(thead);
+  const rows = table("model", "votes", "won, tied, lost", "share of points", "rating");
   for (const row of found.policies) {
-    const line = make("tr", "", undefined, `result-${row.policy}`), name = make("th");
-    name.scope = "row";
-    name.append(make("bdi", "", row.policy));
-    const range = (e, shown) => (e.low === null ? shown(e.value) : `${shown(e.value)} (${shown(e.low)} to ${shown(e.high)})`);
-    line.append(name, make("td", "", String(row.votes)), make("td", "", `${row.wins}, ${row.ties}, ${row.losses}`),
+    const line = named(row.policy, `result-${row.policy}`);
+    line.append(make("td", "", String(row.votes)), make("td", "", `${row.wins}, ${row.ties}, ${row.losses}`),
       make("td", "", range(row.share, percent)), make("td", "", range(row.rating, points)));
-    table.append(line);
+    rows.append(line);
   }
   const about = "Everybody's votes on this server, with 95% intervals in brackets. A tie, or neither, is half a point. The rating " +
     "is in Elo points (Bradley-Terry model): a model that is 100 points above another gets about 64 of 100 votes.";
-  box.replaceChildren(table, make("p", "hint", about));
+  box.replaceChildren(rows, make("p", "hint", about));
   notes.replaceChildren(...found.notes.map((note) => make("li", "", note)));
 }
 
@@ -53,13 +41,8 @@ export function showSessions(found, resume) {
   dialog.showModal();
 }
 
-// The file goes to the browser's downloads.
 export function download(found, box) {
-  const link = make("a");
-  link.href = URL.createObjectURL(new Blob([found.jsonl], { type: "application/jsonl" }));
-  link.download = found.name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  save(found.name, found.jsonl);
   const few = found.decisions < found.enough ? ` Training needs about ${found.enough} choices; these are few.` : "";
   box.append(make("p", "", `${found.name}: ${found.pairs} pair${found.pairs === 1 ? "" : "s"} from ${found.decisions} choice${found.decisions === 1 ? "" : "s"}.${few}`),
     make("p", "", "To train a scorer on them, or the model itself, run this where the file is:"),

@@ -1,27 +1,6 @@
 // The replies to a message as cards, with a bar for each scorer. Texts are set as text, never as markup.
 
-export const make = (tag, className = "", text = undefined, testid = "") => {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
-  if (testid) element.dataset.testid = testid;
-  return element;
-};
-
-export const button = (text, testid, act, label = "") => {
-  const element = make("button", "", text, testid);
-  element.type = "button";
-  if (label) element.setAttribute("aria-label", label);
-  element.addEventListener("click", act);
-  return element;
-};
-
-// A text of a person or a model, which cannot reorder what stands around it.
-export const said = (text) => {
-  const element = make("bdi", "text", text);
-  element.dir = "auto";
-  return element;
-};
+import { button, make, named, said, table } from "./page_parts.js";
 
 export const letter = (mode, number) => (mode === "arena" ? "AB"[number - 1] : String(number));
 
@@ -76,25 +55,14 @@ function badges(exchange, candidate, mode) {
 
 function reasons(found) {
   const box = make("div", "why", undefined, `why-${found.number}`);
-  const table = make("table");
-  const head = make("tr");
-  for (const title of ["scorer", "this reply", "an empty reply", "difference"]) {
-    const cell = make("th", "", title);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  table.append(head);
+  const rows = table("scorer", "this reply", "an empty reply", "difference");
   for (const row of found.scorers) {
-    const line = make("tr");
-    const name = make("th");
-    name.scope = "row";
-    name.append(make("bdi", "", row.name));
-    line.append(name);
+    const line = named(row.name);
     for (const value of [row.score, row.empty, row.change]) line.append(make("td", "number", figure(value)));
-    table.append(line);
+    rows.append(line);
   }
   const scroll = make("div", "scroll");
-  scroll.append(table);
+  scroll.append(rows);
   box.append(make("p", "hint", `${found.tokens} tokens (words or parts of words). The difference is what the reply earned over saying nothing.`), scroll);
   for (const row of found.scorers) {
     if (row.failed) box.append(make("p", "bad", `${row.name} failed: ${row.failed}`));

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 import numpy as np
 from fastapi import Header, Query, Request
 
-from lmgym.apps.serve.batcher import Verdict
+from lmgym.apps.serve.batcher import Scored
 from lmgym.apps.serve.guard import Refusal
-from lmgym.apps.serve.served_scorers import Opinion, Sample, ServedScorer
+from lmgym.apps.serve.served_scorers import Opinion, Sample
 from lmgym.console import say
 from lmgym.errors import shown
 from lmgym.scoring import alarm
@@ -110,8 +110,8 @@ class _Window:
 class Watch:
     """The replies of one run that are trained on one scorer."""
 
-    def __init__(self, run: str, reward: str, scorers: Mapping[str, ServedScorer]) -> None:
-        self.run, self.reward, self.weights = run, reward, weights_of(scorers)
+    def __init__(self, run: str, reward: str, scored: Mapping[str, Scored]) -> None:
+        self.run, self.reward, self.weights = run, reward, weights_of(scored)
         self.readings: list[Reading] = []
         self.warnings: list[str] = []
         self.heard = self.began = time.monotonic()
@@ -124,12 +124,14 @@ class Watch:
         self._alarms: dict[str, Alarm] = {}
         """by monitor"""
 
-    def begins_again(self, step: int | None, scorers: Mapping[str, ServedScorer]) -> bool:
+    def begins_again(self, step: int | None, scored: Mapping[str, Scored]) -> bool:
         """True if the run's name now means another run, or a scorer has other weights, whose scores do not compare."""
         restarted = step is not None and step <= self.first_step and step + LATE_STEPS < self.step
-        return restarted or weights_of(scorers) != self.weights
+        return restarted or weights_of(scored) != self.weights
 
-    def add(self, step: int | None, samples: Sequence[Sample], verdict: Verdict, monitors: Sequence[str]) -> None:
+    def add(
+        self, step: int | None, samples: Sequence[Sample], scored: Mapping[str, Scored], monitors: Sequence[str]
+    ) -> None:
         """Adds the replies of a request; the first of a later step closes the one before."""
         self.heard = time.monotonic()
         step = int((self.heard - self.began) / STEP_SECONDS) if step is None else step
@@ -140,10 +142,9 @@ class Watch:
         self.step = max(self.step, step)
         if not self._window.groups and not self._groups:
             self._window_step = self.step
-        opinions = [verdict.opinions[name] for name in verdict.opinions]
-        for sample, *row in zip(samples, *opinions, strict=True):
+        for sample, *row in zip(samples, *(one.opinions for one in scored.values()), strict=True):
             figures = {"reply/characters": float(len(sample.text or words_of(sample.reply)))}
-            for name, opinion in zip(verdict.opinions, row, strict=True):
+            for name, opinion in zip(scored, row, strict=True):
                 figures |= _figures(name, opinion)
             self._names = self._names or list(figures)
             key = hash(sample.conversation if sample.text is None else sample.text)
@@ -207,17 +208,17 @@ class Runs:
         watch = self._watches.get((asking.run, reward))
         return list(watch.warnings) if watch else []
 
-    def note(self, asking: Asking, reward: str, samples: Sequence[Sample], verdict: Verdict) -> None:
+    def note(self, asking: Asking, reward: str, samples: Sequence[Sample], scored: Mapping[str, Scored]) -> None:
         """Adds a request's replies with the opinions of all scorers."""
         key = (asking.run, reward)
         watch = self._watches.get(key)
-        if watch is None or watch.begins_again(asking.step, verdict.scorers):
-            watch = self._watches[key] = Watch(asking.run, reward, verdict.scorers)
+        if watch is None or watch.begins_again(asking.step, scored):
+            watch = self._watches[key] = Watch(asking.run, reward, scored)
         self._watches.move_to_end(key)
         while len(self._watches) > MOST_RUNS:
             self._watches.popitem(last=False)
         trained_on = {reward for run, reward in self._watches if run == asking.run}
-        watch.add(asking.step, samples, verdict, [name for name in verdict.opinions if name not in trained_on])
+        watch.add(asking.step, samples, scored, [name for name in scored if name not in trained_on])
 
     def as_json(self) -> list[dict[str, Any]]:
         """The runs, that of the latest request first."""
@@ -229,9 +230,9 @@ class Runs:
         return str(hash(tuple((key, len(watch.readings)) for key, watch in self._watches.items())))
 
 
-def weights_of(scorers: Mapping[str, ServedScorer]) -> dict[str, str]:
+def weights_of(scored: Mapping[str, Scored]) -> dict[str, str]:
     """The fingerprint of each scorer."""
-    return {name: scorer.info["fingerprint"] for name, scorer in sorted(scorers.items())}
+    return {name: scored[name].scorer.info["fingerprint"] for name in sorted(scored)}
 
 
 def _figures(name: str, opinion: Opinion) -> dict[str, float]:

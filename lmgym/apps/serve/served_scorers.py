@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from lmgym.errors import InputError, shown
 from lmgym.models.fingerprint import fingerprint
@@ -150,23 +151,17 @@ class ServedScorer:
             return None
         alone = len(self.members) == 1
         ours, others = ((one.score,) if alone else one.scores for one in (first, second))
-        chances = [sigmoid((a - b) / m.temperature) for m, a, b in zip(self.members, ours, others, strict=True)]
+        chances = [float(expit((a - b) / m.temperature)) for m, a, b in zip(self.members, ours, others, strict=True)]
         return sum(chances) / len(chances)
 
     def activated(self, opinion: Opinion) -> float:
         """The score as vLLM's activation gives it: a logit through the sigmoid; a probability stays."""
         scores = (opinion.score,) if len(self.members) == 1 else opinion.scores
         values = [
-            sigmoid(score) if member.reduce in LOGITS or is_combination(member.reduce) else score
+            float(expit(score)) if member.reduce in LOGITS or is_combination(member.reduce) else score
             for member, score in zip(self.members, scores, strict=True)
         ]
         return sum(values) / len(values)
-
-
-def sigmoid(value: float) -> float:
-    """1 / (1 + exp(-value)), without overflow."""
-    small = math.exp(-abs(value))
-    return (1 if value >= 0 else small) / (1 + small)
 
 
 def _member(path: str, precision: Precision) -> Member:

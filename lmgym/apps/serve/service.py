@@ -14,7 +14,7 @@ from typing import Any
 from lmgym.apps.serve.batcher import Batcher, Busy, Job, Scored, Unscored, Verdict
 from lmgym.apps.serve.bodies import Read, Template
 from lmgym.apps.serve.groups import GroupRoom
-from lmgym.apps.serve.guard import Refusal, until_gone
+from lmgym.apps.serve.guard import Refusal, answered
 from lmgym.apps.serve.metrics import Metrics
 from lmgym.apps.serve.runs import Asking, Runs
 from lmgym.apps.serve.served_scorers import Sample, ServedScorer
@@ -107,18 +107,18 @@ class Service:
         jobs = self._submit(samples, names, run, group_size)
         watching = self._watch(samples, jobs) if asking else {}
         try:
-            verdict = await self._wait(request, jobs)
+            scored = await self._wait(request, jobs)
         except BaseException:
             for job in [*jobs.values(), *watching.values()]:
                 job.answer.cancel()  # a job that waits is not scored then
             raise
         if asking is None:
-            return verdict
-        note = asyncio.create_task(self._note(asking, scorers[0], samples, verdict, watching))
+            return Verdict(scored)
+        note = asyncio.create_task(self._note(asking, scorers[0], samples, scored, watching))
         self._notes.add(note)
         note.add_done_callback(self._notes.discard)
         await asyncio.sleep(0)  # a run without monitors to wait for is noted now
-        return verdict.of(list(jobs), self.runs.warnings(asking, scorers[0]))
+        return Verdict(scored, self.runs.warnings(asking, scorers[0]))
 
     def _able(self, names: Sequence[str], group_size: int | None) -> list[str]:
         """The scorers that can score a request. Raises Refusal if the first cannot."""
@@ -161,10 +161,15 @@ class Service:
             return {}
 
     async def _note(
-        self, asking: Asking, reward: str, samples: Sequence[Sample], verdict: Verdict, watching: Mapping[str, Job]
+        self,
+        asking: Asking,
+        reward: str,
+        samples: Sequence[Sample],
+        scored: Mapping[str, Scored],
+        watching: Mapping[str, Job],
     ) -> None:
         """Adds a request to its run, once the monitors have scored it."""
-        unheard = self.paths.keys() - verdict.opinions.keys() - watching.keys()
+        unheard = self.paths.keys() - scored.keys() - watching.keys()
         if unheard - self.rooms.keys():  # a judge that compares watches no request that does not ask it
             return
         try:
@@ -173,29 +178,23 @@ class Service:
             self.metrics.add("lmgym_unwatched_total")
             say(f"run {shown(asking.run)}: a monitor failed on a request: {one_line(str(error))}", error=True)
             return
-        opinions = verdict.opinions | {name: one.opinions for name, one in found.items()}
-        known = verdict.scorers | {name: one.scorer for name, one in found.items()}
-        self.runs.note(asking, reward, samples, Verdict(opinions, known))
+        self.runs.note(asking, reward, samples, {**scored, **found})
 
-    async def _wait(self, request: Any, jobs: Mapping[str, Job]) -> Verdict:
+    async def _wait(self, request: Any, jobs: Mapping[str, Job]) -> dict[str, Scored]:
         """The jobs' answers, while their client waits and the time lasts."""
         answers = asyncio.gather(*(asyncio.wrap_future(job.answer) for job in jobs.values()), return_exceptions=True)
-        gone = asyncio.create_task(until_gone(request))
-        waited: set[asyncio.Future] = {answers, gone}
         try:
-            done, _ = await asyncio.wait(waited, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
+            in_time = await answered(answers, request, self.limits.timeout)
         finally:
-            gone.cancel()
-        if answers in done:
+            if not answers.done():
+                answers.cancel()
+                self.metrics.add("lmgym_abandoned_total")
+        if in_time:
             found = dict(zip(jobs, answers.result(), strict=True))
             scored = {name: one for name, one in found.items() if isinstance(one, Scored)}
             if len(scored) < len(found):
                 raise _refusal(found)
-            return Verdict({n: one.opinions for n, one in scored.items()}, {n: one.scorer for n, one in scored.items()})
-        answers.cancel()
-        self.metrics.add("lmgym_abandoned_total")
-        if gone in done:
-            raise Refusal(503, "the client left", 1)
+            return scored
         for name in jobs.keys() & self.rooms.keys():
             if missing := self.rooms[name].missing(jobs[name].samples):
                 raise Refusal(422, f"{missing} within {self.limits.timeout:g} s (--timeout); needed: all of a group")

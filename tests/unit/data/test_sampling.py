@@ -104,7 +104,6 @@ def test_integers_of_every_width_are_distinguished_at_both_ends(dtype: str) -> N
     ids = [info.min, info.max, info.max - 1, info.min, info.max, info.min + 1, info.min]
     assert limit_per_group(np.array(ids, dtype=dtype), 1).tolist() == [0, 1, 2, 5]
     assert limit_per_group(np.array(ids, dtype=dtype), 2, "reverse").tolist() == [1, 2, 3, 4, 5, 6]
-    assert limit_per_group(ids, 1).tolist() == [0, 1, 2, 5]
 
 
 @pytest.mark.parametrize("other", [6, INT64.min])
@@ -132,7 +131,7 @@ def test_the_seed_decides_only_the_random_rows() -> None:
 def test_strings_group_like_the_numbers_they_stand_for() -> None:
     numbers = np.random.default_rng(3).integers(40, size=500)
     names = [f"user {number}" for number in numbers]
-    for ids in (names, np.array(names), np.array(names, dtype=object), np.array(names, dtype=np.dtypes.StringDType())):
+    for ids in (names, np.array(names), np.array(names, dtype=object)):
         for mode in ("unchanged", "reverse"):
             assert limit_per_group(ids, 3, mode).tolist() == limit_per_group(numbers, 3, mode).tolist()
         assert len(limit_per_group(ids, 3, "random")) == 120
@@ -141,11 +140,6 @@ def test_strings_group_like_the_numbers_they_stand_for() -> None:
 def test_strings_that_differ_late_or_only_in_their_end_are_different_groups() -> None:
     ids = ["a" * 200_000 + "b", "a" * 200_000 + "c", "a", "a ", "A", "a", ""]
     assert limit_per_group(ids, 1).tolist() == [0, 1, 2, 3, 4, 6]
-
-
-def test_integers_beyond_64_bits_and_numpy_scalars_in_lists_are_ids() -> None:
-    assert limit_per_group([2**70, -(2**70), 2**70, 1], 1).tolist() == [0, 1, 3]
-    assert limit_per_group([np.int32(4), 4, np.uint8(4), 5], 1).tolist() == [0, 3]
 
 
 def test_the_ids_are_not_changed() -> None:
@@ -160,27 +154,6 @@ def test_meaningless_limits_are_refused() -> None:
         limit_per_group(IDS, 2, "first")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit=-1; needed: 0 or more"):
         limit_per_group(IDS, -1)
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        ([1, None, 2, None], "4 group_ids: 2 of type int, 2 of type NoneType"),
-        (["a", None, float("nan"), "b", "c"], "5 group_ids: 3 of type str, 1 of type NoneType, 1 of type float"),
-        (np.array([1.0, np.nan, 2.0]), "float64, 1 of 3 NaN"),
-        (np.array([1.0, 2.0]), "float64, 0 of 2 NaN.*astype"),
-        ([1, "1"], "1 of type int, 1 of type str"),
-        ([True, 1], "1 of type bool"),
-        ([b"a"], "1 of type bytes"),
-        ([[1, 2], [3, 4]], "shape (2, 2)"),
-    ],
-)
-def test_ids_that_are_missing_or_of_another_kind_are_counted_and_refused(ids: ArrayLike, message: str) -> None:
-    pattern = message.replace("(", r"\(").replace(")", r"\)")
-    with pytest.raises(ValueError, match=pattern):
-        limit_per_group(ids, 1)
-    with pytest.raises(ValueError, match=pattern):
-        split_by_group(ids, 1, 1)
 
 
 def test_splits_of_random_tables_keep_their_promises() -> None:

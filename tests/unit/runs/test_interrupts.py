@@ -55,7 +55,7 @@ LEAVING = (
     SOON
     + "with interrupts:\n  say('ready'); loop(interrupts); interrupts.exit_code = 65; time.sleep(4); say('by itself')"
 )
-LAUNCHERS = WATCH + "say(*(pid for pid, _ in launchers()))\n"
+LAUNCHERS = WATCH + "say(*(one.pid for one in launchers()))\n"
 
 
 class Process:

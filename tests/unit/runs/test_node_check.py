@@ -18,7 +18,7 @@ from lmgym.runs.node_check import Answer, _reports, check_hosts, differences, pa
 ROOT = Path(__file__).parents[3]
 
 
-def reported(folder: Path, paths: dict[str, str], **changes: object) -> dict:
+def reported(folder: Path, paths: dict[str, str], **changes: object) -> Answer:
     """The report of a Python that gets the program over its standard input, in a folder."""
     facts = {
         "root": str(ROOT), "folder": str(folder), "python": sys.executable, "packages": ["click", "no-such-package"],
@@ -37,7 +37,7 @@ def test_a_report_has_versions_commit_and_digests(tmp_path: Path) -> None:
     (tmp_path / "model/config.json").write_text("{}")
     (tmp_path / "click-1.0.dist-info").mkdir()  # in the working folder, which is no part of the environment
     (tmp_path / "click-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: click\nVersion: 1.0\n")
-    found = reported(tmp_path, {"model": str(tmp_path / "model"), "dataset": "none.jsonl"})["values"]
+    found = reported(tmp_path, {"model": str(tmp_path / "model"), "dataset": "none.jsonl"}).values
     assert found["packages/click"] == version("click")
     assert found["packages/no-such-package"] == found["dataset"] == "missing"
     assert found["model/config.json"] == "2 bytes, 44136fa3"  # sha256 of {}
@@ -139,14 +139,14 @@ def test_packages_are_those_of_the_requirements() -> None:
 def test_reports_of_two_nodes_may_be_mixed_line_by_line() -> None:
     texts = {name: _encoded({"host": name, "values": {}, "problems": []}) for name in ("a", "b")}
     lines = [f"{node_report.MARK} {name} {texts[name][i : i + 4]}" for i in range(0, 80, 4) for name in ("b", "a")]
-    assert sorted(report["host"] for report in _reports("noise\n" + "\n".join(lines))) == ["a", "b"]
+    assert sorted(answer.node for answer in _reports("noise\n" + "\n".join(lines))) == ["a", "b"]
 
 
 def test_a_report_that_cannot_be_read_is_no_answer_of_its_node_alone(capsys: pytest.CaptureFixture[str]) -> None:
     good = _encoded({"host": "a", "values": {}, "problems": []})
     broken = _encoded({"host": "b"})
     found = _reports(f"{node_report.MARK} b {broken}\n{node_report.MARK} a {good}\n{node_report.MARK} c x")
-    assert [report["host"] for report in found] == ["a"]
+    assert [answer.node for answer in found] == ["a"]
     said = capsys.readouterr().err
     assert "warning: reading the report of b failed (KeyError: 'values')" in said
     assert "warning: reading the report of c failed (" in said

@@ -156,22 +156,20 @@ def _differences(labels: Labels, judged: Judgements, found: Agreement) -> Panel:
         heading = f"[line {row.line}] raters: {said}; judge: {names[judged.levels[number]]}"
         prompt = to_transcript(row.conversation)
         sides = [
-            {"name": side, "text": _cut(reply), "scores": [("score", score)], "notes": ""}
+            {"name": side, "text": shown(reply, LONGEST), "scores": [("score", score)], "notes": ""}
             for side, reply, score in zip(
                 ("first", "second") if labels.are_pairs else ("reply",), row.replies, scores, strict=True
             )
         ]
-        pairs.append({"prompt": _cut(f"{heading}\n\n{prompt}", keep_end=True), "sides": sides, "changes": []})
+        pairs.append({"prompt": _ends(f"{heading}\n\n{prompt}"), "sides": sides, "changes": []})
     about = f"The rows on which most raters contradict the judge, out of {len(found.differences):,} with a difference."
     return Panel("differences", "Judge and raters differ most", about, pairs=pairs, wide=True)
 
 
-def _cut(text: str, keep_end: bool = False) -> str:
-    """A text of at most LONGEST characters; with `keep_end` its beginning and its end."""
-    if len(text) <= LONGEST:
-        return shown(text)
+def _ends(text: str) -> str:
+    """A text of at most LONGEST characters: its beginning and its end."""
     half = LONGEST // 2
-    return shown(f"{text[:half]} … {text[-half:]}" if keep_end else f"{text[:LONGEST]}… ({len(text):,} characters)")
+    return shown(text if len(text) <= LONGEST else f"{text[:half]} … {text[-half:]}")
 
 
 def _said(labels: Labels, results: Mapping[str, Any]) -> Panel:

@@ -17,7 +17,7 @@ from lmgym.apps.debate.questions import Question
 from lmgym.apps.debate.transcript import Transcript, read_lines, to_row
 from lmgym.errors import InputError, regular, shown, shown_path
 from lmgym.masking import mask_keys
-from lmgym.runs.files import read_json, write_json
+from lmgym.runs.files import read_json, whole_lines, write_json
 
 TRANSCRIPTS, RESULTS, SETTINGS = "transcripts.jsonl", "results.json", "tournament.json"
 MERGED = "merge_results"
@@ -40,15 +40,7 @@ def append(path: Path, transcripts: Sequence[Transcript]) -> None:
 
 def read_played(path: Path) -> list[Transcript]:
     """The transcripts of a file, without a line at its end that is not complete, which is cut off."""
-    if not path.is_file():
-        return []
-    content = regular(path).read_bytes()
-    complete = content[: content.rfind(b"\n") + 1]
-    if len(complete) < len(content):
-        with path.open("r+b") as file:
-            file.truncate(len(complete))
-            os.fsync(file.fileno())
-    return read_lines(complete.decode(errors="replace").split("\n")[:-1], shown_path(path))
+    return read_lines([line.decode(errors="replace") for line in whole_lines(path)[0]], shown_path(path))
 
 
 def read_transcripts(path: str | Path) -> list[Transcript]:

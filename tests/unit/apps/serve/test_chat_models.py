@@ -89,7 +89,7 @@ def test_a_job_whose_time_is_up_is_ended_and_the_next_one_runs(make_models) -> N
     [refusal] = together(models.run(generate))
     assert (refusal.status, str(refusal)) == (503, "no answer within 0.2 s (--timeout); try again")
     wait_until(lambda: ended == [True])
-    assert models.metrics.value("lmgym_abandoned_total") == 1
+    assert "\nlmgym_abandoned_total 1\n" in models.metrics.text({})
     wait_until(lambda: models.waiting == 0)
     models.timeout = PATIENCE
     assert together(models.run(lambda: models.progress(1, 2) or "next")) == ["next"]

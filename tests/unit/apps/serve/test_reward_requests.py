@@ -15,8 +15,8 @@ from launching import BIN, ROOT, launch, run
 from patience import PATIENCE
 from reward_servers import RewardServer, start
 
-from lmgym.apps.serve.address import bind
 from lmgym.apps.serve.guard import Guard
+from lmgym.apps.serve.http_server import bind
 from lmgym.apps.serve.metrics import Metrics
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmgym.apps.serve.running import describe
+from lmgym.apps.serve.app import describe
 from lmgym.apps.serve.served_scorers import Sample, ServedScorer
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.saving import save_classifier

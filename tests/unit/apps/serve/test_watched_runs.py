@@ -183,11 +183,11 @@ def test_a_run_without_steps_is_read_by_time(monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(runs.time, "monotonic", lambda: clock[0])
     watch.began = 0.0
-    verdict = SimpleNamespace(opinions={"reward": [runs.Opinion((1.0,))]})
+    scored = {"reward": runs.Scored([runs.Opinion((1.0,))], None)}
     for second in range(400):
         clock[0] = second
         conversation = runs.Sample(f"q{second}", f"{second}")
-        watch.add(None, [conversation], verdict, [])
+        watch.add(None, [conversation], scored, [])
     [reading] = watch.readings[:1]
     assert (reading.first_step, reading.last_step, reading.replies) == (0, 12, 130)
 
@@ -209,14 +209,14 @@ def test_runs_and_readings_are_bounded(watching: RewardServer, monkeypatch) -> N
     assert names == [f"many {number}" for number in reversed(range(10, runs.MOST_RUNS + 10))]
     watch = runs.Watch("r", "reward", {})
     monkeypatch.setattr(runs, "MOST_OF_STEP", 1024)
-    verdict = SimpleNamespace(opinions={"reward": [runs.Opinion((1.0,))] * 256})
+    scored = {"reward": runs.Scored([runs.Opinion((1.0,))] * 256, None)}
     samples = [runs.Sample(f"q{i}", "x") for i in range(256)]
     for number in range(8):
-        watch.add(0, samples, verdict, [])
+        watch.add(0, samples, scored, [])
         assert watch._of_step == 256 * (number % 4 + 1)
     watch = runs.Watch("r", "reward", {})
     for step in range(2_000):
-        watch.add(step, samples, verdict, [])
+        watch.add(step, samples, scored, [])
     assert watch.replies == 512_000
     assert len(watch.readings) < 80
 
