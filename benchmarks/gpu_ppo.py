@@ -24,11 +24,10 @@ from shared import random_model, read_shape, saved_config
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.classifiers import Float32Head
 from lmgym.models.memory import GIB
-from ppo.actor_critic import adapted
-from ppo.algorithms.learning import advantage_estimator
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
 from ppo.memory import estimate_run
 from ppo.rollouts import Rollouts
+from ppo.setup import adapted, make_estimator
 
 EPOCHS = 2
 MOST_GAP = {"fp32": 1e-4, "bf16": 0.02}  # nats a token between sampler and trainer, on average
@@ -204,7 +203,7 @@ def iterate(bench: Bench, ours: Iteration, number: int, clock: Clock) -> tuple[R
     with clock.phase("log-probs, values, reference"):
         ours.experience.measure(rollouts)
     with clock.phase("advantages"):
-        advantage_estimator(ours.config)(rollouts, ours.config.algorithm.init_kl_coef)
+        make_estimator(ours.config)(rollouts, ours.config.algorithm.init_kl_coef)
     with clock.phase("epochs"):
         learned = ours.learner.learn(rollouts, number, number * EPOCHS)
     return rollouts, [(update["policy_loss"], update["value_loss"]) for update in learned.curve]

@@ -5,9 +5,9 @@
 
 Conditions, fixed before any run: a llama of two layers and width 128 with random weights (seed 0), GRPO with 16 replies
 of up to 8 tokens an iteration to 8 prompts, one update an iteration; all weights in fp32 at a learning rate of 1e-6, or
-adapters of rank 4 in bf16 at 1e-4; `--prove_every 5`. A sabotaged run has 12 iterations, and its sabotage begins with
-its first sync or with that of update 3; a sound one has 30, at seeds 0 to 9. Noticed: the run ends with SyncError, or
-says that replies do not fit. "syncs" counts those that were sabotaged up to then.
+adapters of rank 4 in bf16 at 1e-4; a proof every 5 syncs. A sabotaged run has 12 iterations, and its sabotage begins
+with its first sync or with that of update 3; a sound one has 30, at seeds 0 to 9. Noticed: the run ends with SyncError,
+or says that replies do not fit. "syncs" counts those that were sabotaged up to then.
 """
 
 import argparse
@@ -70,7 +70,8 @@ class Sabotage:
                 self.syncs += self.on
             sync(sampler, version, proves)
 
-        with mock.patch.object(EngineSampler, "sync", counted):
+        proofs = mock.patch.object(engine_sampler, "PROVE_EVERY", PROVE_EVERY)
+        with mock.patch.object(EngineSampler, "sync", counted), proofs:
             yield
 
 
@@ -293,7 +294,7 @@ def run(kind: str, model: Path, url: str, iterations: int, seed: int = 0) -> str
             OptimizerConfig(1e-4 if adapter else 1e-6, 0, seed=seed, global_batch=16, micro_batch=16,
                             max_updates=iterations),
             RunConfig(str(Path(folder, "run")), tracking="none", save_updates=-1, eval_updates=1000),
-            engine=EngineConfig(f"vllm:{url}#model", prove_every=PROVE_EVERY),
+            engine=EngineConfig(f"vllm:{url}#model"),
         )  # fmt: skip
         said = io.StringIO()
         try:

@@ -16,23 +16,18 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from lmgym.distributed.deepspeed_engine import without_sharded_load
-from lmgym.distributed.random_state import seeded
 from lmgym.errors import InputError
 from lmgym.models.classifiers import round_weights
 from lmgym.models.config_fields import layer_count, width
-from lmgym.models.critics import ValueHead, is_on_trunk, load_critic, load_value_head
+from lmgym.models.critics import ValueHead
 from lmgym.models.embeddings import round_frozen_embeddings
 from lmgym.models.forward.decoder import Decoder
 from lmgym.models.forward.freezing import freeze_below, frozen_modules
 from lmgym.models.forward.logprobs import policy_logprobs
 from lmgym.models.forward.packed_rows import PackedRows
-from lmgym.models.forward.policies import load_policy
-from lmgym.models.forward.structure import DecoderStructure, inspect_decoder
-from lmgym.models.lora import add_lora
+from lmgym.models.forward.structure import DecoderStructure
 from lmgym.models.parameters import LINEAR
 from lmgym.models.saving import has_adapters, unwrap_adapters
-from ppo.config import PPOConfig
 
 
 @final
@@ -72,6 +67,11 @@ class ActorCritic(nn.Module):
     def causal(self):
         """The transformers model itself, below any adapter."""
         return unwrap_adapters(self.policy)
+
+    @property
+    def has_critic(self) -> bool:
+        """True with a value head or a critic of its own."""
+        return self.value_head is not None or self.critic is not None
 
     @property
     def config(self):
@@ -181,64 +181,9 @@ def without_adapters(actor: ActorCritic) -> Iterator[None]:
         yield
 
 
-def count_layers(config: PPOConfig, model_config) -> int:
+def count_layers(model: str, model_config, num_layers_unfrozen: int) -> int:
     """Number of the policy's layers. Raises InputError if more are to be trained."""
     layers = layer_count(model_config)
-    if config.method.num_layers_unfrozen > layers:
-        raise InputError(
-            f"num_layers_unfrozen={config.method.num_layers_unfrozen}; {config.policy.model} has {layers} layers"
-        )
+    if num_layers_unfrozen > layers:
+        raise InputError(f"num_layers_unfrozen={num_layers_unfrozen}; {model} has {layers} layers")
     return layers
-
-
-def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
-    """The policy with its critic, in fp32, and its reference. Raises InputError for models that do not load.
-
-    Call it after start_ranks: under ZeRO-3 models are loaded whole, and sharded by the engine.
-    """
-    settings, of_critic = config.policy, config.critic.critic
-    with without_sharded_load():
-        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, settings.bits)
-        own = config.algorithm.has_critic and not is_on_trunk(of_critic)
-        critic = load_critic(of_critic, tokenizer) if own else None
-        reference = None
-        if config.method.reference is not None:
-            other: Any = load_policy(config.method.reference, tokenizer, settings.trust_remote_code)
-            reference = Reference(Decoder(other.requires_grad_(False).eval()), 0, config.rollout.temperature)
-    actor, before = adapted(config, policy, critic)
-    return actor, reference or before
-
-
-def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Reference | None]:
-    """A loaded policy with its frozen layers or adapters, its critic, and its reference."""
-    settings, method = config.policy, config.method
-    layers = count_layers(config, policy.config)
-    frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
-    structure = inspect_decoder(policy)
-    if method.num_layers_unfrozen > 0:  # also for all layers: embeddings and a tied head are then frozen
-        freeze_below(policy, frozen, structure)
-    if settings.freeze_embeddings:
-        policy.get_input_embeddings().requires_grad_(False)
-    if settings.lora_rank:
-        with seeded(config.optimizer.seed):  # every rank draws the same adapters
-            policy = add_lora(
-                policy,
-                settings.lora_rank,
-                settings.lora_alpha,
-                0.0,
-                settings.lora_target_modules,
-                settings.modules_to_save,
-            )
-    actor = ActorCritic(
-        policy,
-        critic,
-        frozen,
-        config.rollout.temperature,
-        settings.gradient_checkpointing,
-        config.optimizer.seed,
-        structure,
-        config.algorithm.has_critic,
-    )
-    if actor.value_head is not None and config.critic.critic != "head":
-        load_value_head(actor.value_head, config.critic.critic)
-    return actor, Reference.of(actor)

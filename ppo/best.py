@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from lmgym.errors import InputError, shown
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
-from ppo.config import PPOConfig, RewardConfig
+from ppo.config import RewardConfig
 from ppo.evaluation import monitor_key
 from ppo.rewards import optimised
 from ppo.state import LoopState, save_results
@@ -53,7 +53,7 @@ def best_monitor(settings: RewardConfig, monitors: Iterable[str]) -> str:
 
 
 def keep_best(
-    config: PPOConfig,
+    settings: RewardConfig,
     c: Trained,
     state: LoopState,
     run: Run,
@@ -63,14 +63,14 @@ def keep_best(
 ) -> None:
     """Save the policy if the evaluation after this update is the best so far by the chosen monitor. Collective."""
     if state.best.update == update:
-        key = best_key(config.reward, c.setup.monitors)
+        key = best_key(settings, c.setup.monitors)
         which = f"The policy after update {update:,}, the best by `{key}` {state.best.words}. The table is over all."
         with supervisor.saving_results(c.engine.module):
-            save_results(config, c.engine, c.tokenizer, run, metrics, which)
+            save_results(c.engine, c.tokenizer, run, metrics, which)
 
 
 def save_last(
-    config: PPOConfig,
+    settings: RewardConfig,
     c: Trained,
     state: LoopState,
     run: Run,
@@ -81,12 +81,12 @@ def save_last(
     """Save the last policy: beside the best, or as the only one. Returns a line on what is saved where. Collective."""
     best, folder = state.best, run.folder
     has_best = best.update >= 0
-    by = f"after update {best.update:,}, the best by {config.reward.best_metric} {best.words}"
+    by = f"after update {best.update:,}, the best by {settings.best_metric} {best.words}"
     with supervisor.saving_results(c.engine.module):
         if best.update != update:
             beside = f"; beside it is that {by}" if has_best else ""
             which = f"The policy after update {update:,}, the last{beside}."
-            save_results(config, c.engine, c.tokenizer, run, metrics, which, last=has_best)
+            save_results(c.engine, c.tokenizer, run, metrics, which, last=has_best)
     if not has_best:
         return [f"the policy: {folder / 'model'}, after update {update:,}, the last"]
     run.update(best_update=best.update, best={"score": best.score, **best.choice.record(best.update)})

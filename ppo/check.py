@@ -32,7 +32,7 @@ from lmgym.models.forward.policies import refuse_no_eos, refuse_unfit_policy, re
 from lmgym.models.loading import load_config, load_tokenizer
 from lmgym.models.memory import refuse_absent_modules
 from lmgym.models.sources import base_of_adapter
-from lmgym.runs.flags import flatten
+from lmgym.runs.fields import flatten
 from lmgym.runs.paths import with_absolute_paths
 from lmgym.runs.user_code import call_user_code
 from lmgym.scoring.alarm import preview
@@ -126,7 +126,7 @@ def check(config: PPOConfig, prepare: Prepare) -> Plan:
     if not config.rollout.replay:
         check_setup(config, setup, tokenizer)
     config = fit_rollouts(config, len(setup.tasks))
-    check_opponents(config, setup)
+    check_opponents(config.rollout.opponents, setup)
     check_best_metric(config.reward, setup.monitors)
     tasks = [*setup.tasks, *setup.eval_tasks]
     cuts = raise_on_all_ranks(lambda: check_prompts(config, tokenizer, context, tasks) if rank() == 0 else [])
@@ -264,7 +264,7 @@ def check_models(config: PPOConfig, tokenizer) -> int:
     settings, found = config.policy, load_config(config.policy.model, config.policy.trust_remote_code)
     refuse_unfit_policy(settings.model, found)
     refuse_no_eos(settings.model, tokenizer)
-    count_layers(config, found)
+    count_layers(settings.model, found, config.method.num_layers_unfrozen)
     refuse_absent_modules(found, settings, causal=True)
     if config.algorithm.has_critic and not is_on_trunk(config.critic.critic):
         refuse_unfit_critic(config.critic.critic, tokenizer)

@@ -34,7 +34,7 @@ from lmgym.models.config_fields import vocabulary_size
 from lmgym.models.parameters import gathered
 from lmgym.models.saving import has_adapters, save_adapter
 from ppo.actor_critic import ActorCritic
-from ppo.config import PPOConfig
+from ppo.config import EngineConfig
 from ppo.config.rollout import OWN
 from ppo.sync_proof import (
     PROBE_TOKENS,
@@ -51,27 +51,11 @@ from ppo.sync_proof import (
     whole_shape,
 )
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 PROBE_SEED = 97
+PROVE_EVERY = 10  # syncs from one proof with changed weights to the next
 AWAITED_SECONDS, POLL_SECONDS = 600.0, 2.0  # for a server of others that is down
 SLEEP_SECONDS = 300.0  # for weights to move between a GPU and main memory
 T = TypeVar("T")
-
-
-def server_options(config: PPOConfig, max_length: int) -> ServerOptions:
-    """The options of the server that the run starts. Raises InputError for what vLLM cannot do."""
-    return ServerOptions(
-        model=config.policy.model,
-        dtype=DTYPES[config.policy.precision],
-        max_length=max_length,
-        seed=config.optimizer.seed % 2**31,
-        memory_fraction=config.engine.engine_memory,
-        max_lora_rank=config.policy.lora_rank,
-        receives_weights=True,
-        sleeps=config.engine.engine_sleep,
-        trust_remote_code=config.policy.trust_remote_code,
-        served_name="policy",
-    )
 
 
 @final
@@ -83,24 +67,28 @@ class EngineSampler:
 
     def __init__(
         self,
-        config: PPOConfig,
+        name: str,
+        settings: EngineConfig,
+        options: ServerOptions,
+        precision: str,
         engine: TrainingEngine,
         tokenizer: Any,
         prompts: Sequence[Sequence[int]],
-        max_length: int,
         folder: Path,
         device: torch.device,
     ) -> None:
-        """`prompts` are token ids of some of the run's, for probes; logs and adapters are written to `folder`.
+        """`options` are those of a server of the run's own; `prompts` are token ids of some of the run's, for probes;
+        logs and adapters, which are called after the run's `name`, are written to `folder`.
 
         Raises InputError for a server that does not start, or that is no vLLM server of this model.
         """
-        self.config, self.engine, self.folder, self.device = config, engine, folder, device
+        self.name, self.settings, self.options, self.precision = name, settings, options, precision
+        self.engine, self.folder, self.device = engine, folder, device
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self.adapters = has_adapters(self.actor.policy)
         self._trained = [(name, p) for name, p in self.actor.policy.named_parameters() if p.requires_grad]
-        self._prompts = probe_prompts(prompts, max_length - PROBE_TOKENS)
-        self._max_length, self._tokenizer = max_length, tokenizer
+        self._prompts = probe_prompts(prompts, options.max_length - PROBE_TOKENS)
+        self._tokenizer = tokenizer
         if rank() == 0:
             shutil.rmtree(folder / "adapters", ignore_errors=True)  # of a run that was killed
         self._server: VLLMServer | None = None
@@ -122,40 +110,40 @@ class EngineSampler:
 
     def _start(self) -> VLLMGenerator:
         def start() -> tuple[list[str], str, str]:
-            if self.config.engine.engine == OWN:
-                self._server = VLLMServer(server_options(self.config, self._max_length), self.folder / "vllm.log")
+            if self.settings.engine == OWN:
+                self._server = VLLMServer(self.options, self.folder / "vllm.log")
                 say(f"vLLM is starting; its log: {self._server.log}")
                 self._server.start()
                 return [self._server.url], "policy", secrets.token_hex(3)
-            given = read_model_spec(self.config.engine.engine or "")
+            given = read_model_spec(self.settings.engine or "")
             urls = [url.removesuffix("/v1") for url in given.urls]
-            known = self._tokenizer, self._prompts[0], self._max_length
+            known = self._tokenizer, self._prompts[0], self.options.max_length
             names = {refuse_unfit_server(url, given.model, *known) for url in urls}
             if len(names) > 1:
                 raise InputError(f"the servers serve {', '.join(sorted(names))}; needed: one model, as vllm:URL#model")
             return urls, names.pop(), secrets.token_hex(3)
 
         urls, model, self._run = self._on_main(start)
-        causal, concurrency = self.actor.causal, self.config.engine.engine_concurrency
+        causal = self.actor.causal
         eos = end_ids(causal, self._tokenizer)
         settings = causal.generation_config
         ids = vocabulary_size(causal.config)
-        generator = VLLMGenerator(urls, model, self._tokenizer, eos, self._max_length, settings, concurrency, ids)
+        generator = VLLMGenerator(urls, model, self._tokenizer, eos, self.options.max_length, settings, vocabulary=ids)
         self._on_main(lambda: refuse_lying_server(generator, self._prompts[0]))
         return generator
 
     def sync(self, version: int = 0, proves: bool = False) -> None:
         """Give the servers the engine's weights of this version, and prove that they have them.
 
-        The proof with changed weights is that of the first sync, and of every `prove_every` of them; of this one too
+        The proof with changed weights is that of the first sync, and of every tenth one; of this one too
         with `proves`, even of weights that the servers have. Raises SyncError if they do not have them, and ServerError
         for a dead server. A server that sleeps is woken first.
         """
         self._wake()
         if version == self.version and not proves:
             return
-        began, precision, where = time.monotonic(), self.config.policy.precision, f"after the sync of version {version}"
-        proves = proves or self.version < 0 or self._since_proof + 1 >= self.config.engine.prove_every
+        began, precision, where = time.monotonic(), self.precision, f"after the sync of version {version}"
+        proves = proves or self.version < 0 or self._since_proof + 1 >= PROVE_EVERY
         layers: Mapping[str, float] = {}
         if proves:
             given = self.engine, self._trained, precision, self.device
@@ -176,7 +164,7 @@ class EngineSampler:
         """With `engine_sleep` the server gives back the GPU's memory until the next sync: its weights go to main
         memory, keys and values are dropped. Raises InputError if it refuses, and ServerError if it is dead.
         """
-        if not self.config.engine.engine_sleep or self._sleeps:
+        if not self.settings.engine_sleep or self._sleeps:
             return
 
         def sleep() -> None:
@@ -218,7 +206,7 @@ class EngineSampler:
     @property
     def metrics(self) -> dict[str, float]:
         """Of the last sync."""
-        return {"engine/sync_gap": self.gap.of(self.config.policy.precision), "time/sync": self.seconds}
+        return {"engine/sync_gap": self.gap.of(self.precision), "time/sync": self.seconds}
 
     def recover(self, error: Exception) -> None:
         """Start a server of one's own again, or wait for that of others; it then has none of the policy's weights.
@@ -279,7 +267,7 @@ class EngineSampler:
 
     def _ask_probes(self) -> list[Probe]:
         """Each server's replies to the prompts, and to the first once more, from its prefix cache."""
-        sampling = Sampling(PROBE_TOKENS, self.config.rollout.temperature, seed=PROBE_SEED, ends_at_eos=False)
+        sampling = Sampling(PROBE_TOKENS, self.actor.temperature, seed=PROBE_SEED, ends_at_eos=False)
         servers = [replace(self.generator, urls=[url]) for url in self.generator.urls]
         prompts = [*self._prompts, self._prompts[0]]
         return [(prompt, one.generate([prompt], 1, sampling)[0][0]) for one in servers for prompt in prompts]
@@ -302,7 +290,7 @@ class EngineSampler:
         if not self._compares:
             return {}
         self._proofs += 1
-        served = getattr(torch, DTYPES[self.config.policy.precision])
+        served = getattr(torch, self.options.dtype)
         samples = sample_layers(self.actor.decoder, served, self._proofs)
 
         def compare() -> dict[str, float]:
@@ -325,7 +313,7 @@ class EngineSampler:
                 if rank() == 0:
                     weights |= {name: p.detach().to("cpu", copy=True) for name, p in bucket}
         self._sent += 1
-        name = f"{self.config.name}-{self._run}@{self._sent}"
+        name = f"{self.name}-{self._run}@{self._sent}"
 
         def load() -> None:
             folder = (self.folder / "adapters" / name).absolute()
@@ -354,7 +342,7 @@ class EngineSampler:
             shutil.rmtree(self.folder / "adapters" / name, ignore_errors=True)
 
     def _send_weights(self) -> None:
-        dtype = DTYPES[self.config.policy.precision]
+        dtype = self.options.dtype
         chosen = list(weight_buckets(self._trained))
         items: list[list[Item]] = [[(name, dtype, list(whole_shape(p))) for name, p in bucket] for bucket in chosen]
         buffers = buffers_of(items, [[p for _, p in bucket] for bucket in chosen])

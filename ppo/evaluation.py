@@ -30,7 +30,7 @@ from lmgym.scoring.retries import RetryPolicy, Reward, RewardResult, call_with_r
 from lmgym.statistics import from_moments
 from lmgym.text import Conversation, to_transcript
 from lmgym.training.reporting import show_samples
-from ppo.config import PPOConfig
+from ppo.config import RolloutConfig
 from ppo.monitoring.equal_length import shares_at_equal_length
 from ppo.monitoring.metrics import Sums, episode_sums, reduce_means
 from ppo.rewards import EVAL_SCORER
@@ -63,13 +63,19 @@ class Evaluated:
 
 
 def evaluate(
-    config: PPOConfig, setup: TaskSetup, generator: LocalGenerator, tokenizer, sampling: Sampling
+    setup: TaskSetup,
+    generator: LocalGenerator,
+    tokenizer,
+    sampling: Sampling,
+    settings: RolloutConfig,
+    retries: RetryPolicy,
 ) -> Evaluated:
     """Metrics on all evaluation tasks, which ranks share. Collective."""
     numbers = range(rank(), len(setup.eval_tasks), world_size())
     tasks = [setup.eval_tasks[i] for i in numbers]
-    episodes = play_tasks(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, sampling, config)
-    retries, acted = _retries(config), [episode for episode in episodes if episode.steps]
+    seeds = [EVALUATION_SEED + i for i in numbers]
+    episodes = play_tasks(setup, tasks, seeds, generator, tokenizer, sampling, settings)
+    acted = [episode for episode in episodes if episode.steps]
     answers, scores = raise_on_all_ranks(
         lambda: (_call_metric(setup, acted, tasks, tokenizer, retries), monitor(setup, acted, tasks, retries))
     )
@@ -170,11 +176,12 @@ def _interval(name: str, value: float, std: float, episodes: int) -> dict[str, f
 
 
 def replies_to_show(
-    config: PPOConfig,
     setup: TaskSetup,
     generator: LocalGenerator,
     tokenizer,
     sampling: Sampling,
+    settings: RolloutConfig,
+    retries: RetryPolicy,
     rows: list[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], str]:
     """Rows of replies to print, and the settings that they were sampled with. Collective.
@@ -187,14 +194,10 @@ def replies_to_show(
         return rows, f"{sampling}, as in rollouts"
     numbers = range(rank(), len(setup.eval_tasks), world_size())[:SHOWN]
     tasks = [setup.eval_tasks[i] for i in numbers]
-    played = play_tasks(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, config)
+    played = play_tasks(setup, tasks, [EVALUATION_SEED + i for i in numbers], generator, tokenizer, own, settings)
     episodes = [episode for episode in played if episode.steps]
-    scores = raise_on_all_ranks(lambda: monitor(setup, episodes, tasks, _retries(config)))
+    scores = raise_on_all_ranks(lambda: monitor(setup, episodes, tasks, retries))
     return table_rows(episodes, scores), f"{own} ({source})"
-
-
-def _retries(config: PPOConfig) -> RetryPolicy:
-    return RetryPolicy(config.reward.reward_timeout, config.reward.reward_retries)
 
 
 def _scores_of(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 import torch
 
+from lmgym.config import OptimizerConfig
 from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import max_over_ranks, sum_over_ranks, world_size
 from lmgym.models.config_fields import width
@@ -17,11 +18,14 @@ from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.memory import GIB
 from ppo.actor_critic import ActorCritic, Reference, without_adapters
 from ppo.algorithms.losses import gap_sums, sampler_weights
-from ppo.config import PPOConfig
+from ppo.algorithms.methods import Algorithm
+from ppo.config import SamplerCorrection
 from ppo.rollouts import Rollouts, RowBatch
 from ppo.row_tree import RowTree
 
 ROWS_AT_ONCE = 4  # micro-batches per forward: no activations are kept for a backward
+FROZEN_CACHE_GIB = 2.0
+"""most memory per rank for the frozen layers' states of an iteration; of more, the layers run in every epoch"""
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,20 @@ class Experience:
     """Computes log-probabilities and values. All calls are collective."""
 
     def __init__(
-        self, config: PPOConfig, engine: TrainingEngine, reference: Reference | None, device: torch.device
+        self,
+        algorithm: Algorithm,
+        optimizer: OptimizerConfig,
+        precision: str,
+        correction: tuple[SamplerCorrection, float],
+        is_off_policy: bool,
+        engine: TrainingEngine,
+        reference: Reference | None,
+        device: torch.device,
     ) -> None:
-        self.config, self.engine, self.reference, self.device = config, engine, reference, device
+        """`correction` and `is_off_policy` are those of `PPOConfig`."""
+        self.algorithm, self.optimizer, self.precision = algorithm, optimizer, precision
+        self.correction, self.is_off_policy = correction, is_off_policy
+        self.engine, self.reference, self.device = engine, reference, device
         self.actor: ActorCritic = engine.module  # type: ignore[assignment]
         self._said_no_cache = False
 
@@ -65,8 +80,8 @@ class Experience:
         `shows_kl` the reference runs only for a penalty.
         """
         runs_policy = compares or self._runs_policy(rollouts)
-        runs_reference = compares or shows_kl or self.config.algorithm.init_kl_coef > 0
-        recurs = runs_policy or runs_reference or self.config.algorithm.ppo_epochs > 1
+        runs_reference = compares or shows_kl or self.algorithm.init_kl_coef > 0
+        recurs = runs_policy or runs_reference or self.algorithm.ppo_epochs > 1
         rollouts.shared = self.actor.decoder.packed  # padded rows compute everything
         kept: dict[int, torch.Tensor] | None = {} if recurs and self._keeps_states(rollouts) else None
         numbers = torch.zeros(3, len(rollouts.sampler_logprobs))
@@ -80,7 +95,7 @@ class Experience:
         if runs_policy:
             rollouts.old_logprobs = logprobs
             lengths = torch.from_numpy(rollouts.reply_lengths)
-            rollouts.correction = sampler_weights(logprobs, rollouts.sampler_logprobs, lengths, *self.config.correction)
+            rollouts.correction = sampler_weights(logprobs, rollouts.sampler_logprobs, lengths, *self.correction)
             return mismatch_of(rollouts, torch.arange(len(logprobs)), logprobs)
         if self._precedes_updates(rollouts):
             rollouts.old_logprobs = rollouts.sampler_logprobs
@@ -88,17 +103,16 @@ class Experience:
 
     def _precedes_updates(self, rollouts: Rollouts) -> bool:
         """True if old_logprobs are needed before a single update could yield them."""
-        algorithm, batch = self.config.algorithm, self.config.optimizer.global_batch
+        algorithm, batch = self.algorithm, self.optimizer.global_batch
         several = algorithm.ppo_epochs * rollouts.episodes * world_size() > batch
         return several or (algorithm.kl_in == "reward" and algorithm.init_kl_coef > 0)
 
     def _runs_policy(self, rollouts: Rollouts) -> bool:
         """False if the sampler's log-probabilities serve, or if those of the single update do."""
-        config = self.config
-        if config.algorithm.has_critic or config.is_off_policy or config.correction[0] != "none":
+        if self.algorithm.has_critic or self.is_off_policy or self.correction[0] != "none":
             return True
         # in 16 bits sampler and trainer round differently: the first ratios would not be 1
-        serves = config.method.reuse_logprobs and config.policy.precision == "fp32"
+        serves = self.precision == "fp32"
         return self._precedes_updates(rollouts) and not serves
 
     def _run(
@@ -129,7 +143,7 @@ class Experience:
 
     def _batches(self, tree: RowTree) -> list[np.ndarray]:
         """All rows, in batches of the size that runs without a backward."""
-        optimizer = self.config.optimizer
+        optimizer = self.optimizer
         rows = np.arange(len(tree.episode_of_row))
         return tree.batches(rows, optimizer.micro_batch, optimizer.tokens_per_micro_batch, ROWS_AT_ONCE)
 
@@ -137,14 +151,14 @@ class Experience:
         if self.reference is None:
             with without_adapters(self.actor):
                 return self.engine(batch.rows, batch.targets, states, values=False)[0]
-        bf16 = self.config.policy.precision == "bf16"
+        bf16 = self.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16):
             return self.reference.logprobs(batch.rows, batch.targets, states)
 
     def _bootstraps(self, rollouts: Rollouts) -> torch.Tensor:
         """[E] values of truncated episodes' next prompts."""
         found, rows = torch.zeros(rollouts.episodes), rollouts.final_rows
-        if not self.config.algorithm.has_critic:
+        if not self.algorithm.has_critic:
             return found
         tree = RowTree.unshared([len(row) for row in rows], rollouts.final_episodes)
         for chosen in self._batches(tree):
@@ -156,7 +170,7 @@ class Experience:
 
     def _keeps_states(self, rollouts: Rollouts) -> bool:
         """True on all ranks or on none: under ZeRO-3, running frozen layers again is collective."""
-        return self.actor.frozen_layers > 0 and self._states_gib(rollouts) <= self.config.rollout.frozen_cache_gb
+        return self.actor.frozen_layers > 0 and self._states_gib(rollouts) <= FROZEN_CACHE_GIB
 
     def _states_gib(self, rollouts: Rollouts) -> float:
         """Size in fp32 of the frozen layers' states of all rows, on the rank that has most. Collective."""
@@ -168,12 +182,12 @@ class Experience:
         if not self.actor.frozen_layers or self._said_no_cache or rollouts.frozen_states is not None:
             return []
         size = self._states_gib(rollouts)
-        if size <= self.config.rollout.frozen_cache_gb:
+        if size <= FROZEN_CACHE_GIB:
             return []
         self._said_no_cache = True
         return [
-            f"the frozen layers run again in every epoch: their states take {size:.2f} GiB per "
-            f"iteration, --frozen_cache_gb is {self.config.rollout.frozen_cache_gb:g}"
+            f"the frozen layers run again in every epoch: their states take {size:.2f} GiB per iteration, and at most "
+            f"{FROZEN_CACHE_GIB:g} are kept; fewer --num_rollouts need less"
         ]
 
 

@@ -8,9 +8,11 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 
+from lmgym.config import OptimizerConfig
 from lmgym.distributed.plain_engine import TrainingEngine
 from lmgym.distributed.ranks import first_non_finite, rank, sum_over_ranks, world_size
-from ppo.config import PPOConfig
+from ppo.algorithms.methods import Algorithm
+from ppo.config import MethodConfig
 from ppo.rollouts import Rollouts, RowBatch, minibatches
 
 
@@ -82,7 +84,11 @@ class Learner:
 
     def __init__(
         self,
-        config: PPOConfig,
+        algorithm: Algorithm,
+        method: MethodConfig,
+        optimizer: OptimizerConfig,
+        precision: str,
+        max_new_tokens: int,
         engine: TrainingEngine,
         loss: LossFunction,
         rate: Callable[[int], float],
@@ -91,7 +97,9 @@ class Learner:
         begin: Callable[[int], None] = lambda _: None,
         split: Split = minibatches,
     ) -> None:
-        self.config, self.engine, self.loss, self.rate, self.device = config, engine, loss, rate, device
+        self.algorithm, self.method, self.optimizer = algorithm, method, optimizer
+        self.precision, self.max_new_tokens = precision, max_new_tokens
+        self.engine, self.loss, self.rate, self.device = engine, loss, rate, device
         self.non_finite, self.begin, self.split = non_finite, begin, split
         self._inspect: Inspect | None = None
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -101,7 +109,7 @@ class Learner:
         self, rollouts: Rollouts, iteration: int, update: int, inspect: Inspect | None = None, critic_only=False
     ) -> Learned:
         """Run all epochs over an iteration's rollouts, starting at optimizer update number `update`. Collective."""
-        method = self.config.method
+        method = self.method
         updates: list[dict[str, torch.Tensor]] = []
         stopped, skipped, self._inspect = False, 0, inspect
         for episodes in self._minibatches(rollouts, iteration):
@@ -123,16 +131,16 @@ class Learner:
 
     def _minibatches(self, rollouts: Rollouts, iteration: int) -> Iterator[np.ndarray]:
         """The episodes of each update."""
-        for epoch in range(self.config.algorithm.ppo_epochs):
-            seed = (self.config.optimizer.seed, iteration, epoch)
-            yield from self.split(rollouts.episodes, self.config.optimizer.global_batch, rank(), world_size(), seed)
+        for epoch in range(self.algorithm.ppo_epochs):
+            seed = (self.optimizer.seed, iteration, epoch)
+            yield from self.split(rollouts.episodes, self.optimizer.global_batch, rank(), world_size(), seed)
 
     def _update(
         self, rollouts: Rollouts, episodes: np.ndarray, update: int, critic_only: bool
     ) -> tuple[dict[str, torch.Tensor], bool]:
         """One optimizer update: the metrics' sums in float64 over all ranks; False if the step was skipped."""
         rows = np.flatnonzero(np.isin(rollouts.episode_of_row, episodes))
-        optimizer = self.config.optimizer
+        optimizer = self.optimizer
         batches = rollouts.tree.batches(rows, optimizer.micro_batch, optimizer.tokens_per_micro_batch)
         batches = batches or [np.zeros(0, dtype=np.int64)]  # of agents that did not act
         replies = rollouts.row_has_loss[rows].sum()
@@ -153,7 +161,7 @@ class Learner:
         self._refuse_non_finite(losses, update, rollouts)
         stepped = self.engine.step()
         # in fp16 gradients overflow by design: DeepSpeed lowers its loss scale, and raises when it cannot
-        if not stepped and self.config.policy.precision != "fp16":
+        if not stepped and self.precision != "fp16":
             self.non_finite(update, "a gradient that is not finite", _names(rollouts, rows))
         summed = sum_over_ranks(torch.stack([*sums.values()]))
         return {**dict(zip(sums, summed, strict=True)), "tokens": tokens.to(summed)}, stepped
@@ -219,11 +227,11 @@ class Learner:
 
         lengths = torch.from_numpy(rollouts.reply_lengths[batch.indices])
         weights = torch.ones(len(lengths))  # by reply
-        match self.config.algorithm.loss_aggregation:
+        match self.algorithm.loss_aggregation:
             case "sequence":
                 weights = per_reply / lengths
             case "constant":
-                weights *= per_reply / (1 if rollouts.choices else self.config.rollout.max_new_tokens)
+                weights *= per_reply / (1 if rollouts.choices else self.max_new_tokens)
         rows = torch.arange(len(lengths)).repeat_interleave(lengths)
         return Recorded(
             logprobs=of_batch(rollouts.old_logprobs) if len(rollouts.old_logprobs) else None,
@@ -246,7 +254,7 @@ class Learner:
         states = None
         if rollouts.frozen_states is not None:
             states = torch.cat([rollouts.frozen_states[segment] for segment in batch.segments])
-        entropies = self.config.method.entropy_coef > 0
+        entropies = self.method.entropy_coef > 0
         if self.engine.module.critic is None or not self.engine.allows_partial_backward:
             yield self.engine(batch.rows, batch.targets, states, detach_values=critic_only, entropies=entropies), True
             return

@@ -30,7 +30,7 @@ from lmgym.models.memory import (
 )
 from ppo.config import PPOConfig
 from ppo.config.rollout import OWN
-from ppo.experience import ROWS_AT_ONCE
+from ppo.experience import FROZEN_CACHE_GIB, ROWS_AT_ONCE
 
 
 def check_run_memory(config: PPOConfig, deepspeed: dict | None, tokenizer, tasks: Sequence[Task]) -> None:
@@ -101,7 +101,7 @@ def estimate_run(
     cache = prompts * a_token + max(read, sampled * new * a_token)
     again = min(ROWS_AT_ONCE * tokens, rollouts * row)  # ppo/experience.py
     states = max(states, activation_bytes(model, again, settings, engine, logits, layers, learns=False))
-    frozen = min(rollout.frozen_cache_gb * GIB, rollouts * row * width(model) * 4) if layers else 0
+    frozen = min(FROZEN_CACHE_GIB * GIB, rollouts * row * width(model) * 4) if layers else 0
     weights = estimate.weights + size * (reference + sampling)
     return replace(estimate, weights=weights, activations=max(states, cache) + frozen)
 

@@ -27,7 +27,7 @@ from lmgym.runs.files import read_json, write_json
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from ppo.best import Trained
-from ppo.config import PPOConfig
+from ppo.config import RolloutConfig
 from ppo.task_setups import TaskSetup
 
 POOL = "pool:"
@@ -36,9 +36,8 @@ POOL_STREAM = 0x706F6F6C
 """separates the draws of opponents from other draws of (seed, iteration)"""
 
 
-def check_opponents(config: PPOConfig, setup: TaskSetup) -> None:
+def check_opponents(given: str | None, setup: TaskSetup) -> None:
     """Raises InputError if the task setup does not use the setting `opponents`."""
-    given = config.rollout.opponents
     if given is not None and "opponents" not in setup.uses_settings:
         raise InputError(
             f"--opponents {shown(given)} would not be used: the task setup has no side for an opponent; needed: one of "
@@ -46,9 +45,9 @@ def check_opponents(config: PPOConfig, setup: TaskSetup) -> None:
         )
 
 
-def has_pool(config: PPOConfig) -> bool:
+def has_pool(opponents: str | None) -> bool:
     """True if opponents come from a pool."""
-    return (config.rollout.opponents or "").startswith(POOL)
+    return (opponents or "").startswith(POOL)
 
 
 def pool_folder(opponents: str) -> Path:
@@ -72,15 +71,13 @@ def draw_opponent(seed: int, iteration: int, every: int) -> int:
     return every * int(np.random.default_rng([seed, iteration, POOL_STREAM]).integers(iteration // every + 1))
 
 
-def claim_pool(config: PPOConfig, run: Run, resumed: bool) -> None:
+def claim_pool(opponents: str | None, run: Run, resumed: bool) -> None:
     """Makes the pool's folder this run's. A new run renames the pool of a former run in the same output folder.
 
     Raises InputError, on all ranks, for a folder that holds something else. Collective.
     """
-    if has_pool(config):
-        raise_on_all_ranks(
-            lambda: _claim(pool_folder(config.rollout.opponents or ""), run, resumed) if rank() == 0 else None
-        )
+    if opponents and has_pool(opponents):
+        raise_on_all_ranks(lambda: _claim(pool_folder(opponents), run, resumed) if rank() == 0 else None)
 
 
 def _claim(folder: Path, run: Run, resumed: bool) -> None:
@@ -110,14 +107,16 @@ def _read_owner(record: Path) -> str | None:
         return None
 
 
-def set_opponent(config: PPOConfig, c: Trained, run: Run, supervisor: Supervisor, iteration: int) -> dict[str, float]:
+def set_opponent(
+    settings: RolloutConfig, seed: int, c: Trained, run: Run, supervisor: Supervisor, iteration: int
+) -> dict[str, float]:
     """Save the policy to the pool if it is due, and load this iteration's opponent unless it plays already.
 
     Returns the metric that names it. Collective.
     """
-    if not has_pool(config):
+    if not has_pool(settings.opponents):
         return {}
-    folder, every = pool_folder(config.rollout.opponents or ""), config.rollout.pool_every
+    folder, every = pool_folder(settings.opponents or ""), settings.pool_every
     if iteration % every == 0:
         with supervisor.saving_results(c.engine.module):
             weights = c.engine.gather()
@@ -125,17 +124,17 @@ def set_opponent(config: PPOConfig, c: Trained, run: Run, supervisor: Supervisor
                 policy = c.engine.module.policy
                 target = member(folder, iteration).parent
                 save_policy(policy, submodule_weights(weights, "policy."), target, c.tokenizer, merge=True)
-    drawn = draw_opponent(config.optimizer.seed, iteration, every)
+    drawn = draw_opponent(seed, iteration, every)
     path = member(folder, drawn)
     playing = c.setup.players.get(OPPONENT)
     playing = playing.generator if isinstance(playing, ActionPolicy) else playing
     if not isinstance(playing, LocalGenerator) or playing.model.name_or_path != str(path):
         c.setup = replace(c.setup, players={})  # frees the opponent of before
-        c.setup = replace(c.setup, players={OPPONENT: raise_on_all_ranks(lambda: load_member(path, config))})
+        c.setup = replace(c.setup, players={OPPONENT: raise_on_all_ranks(lambda: load_member(path, settings))})
     return {"opponent/iteration": float(drawn)}
 
 
-def load_member(path: Path, config: PPOConfig) -> Actor:
+def load_member(path: Path, settings: RolloutConfig) -> Actor:
     """The opponent in a folder, over tokens or actions as the policy. Raises InputError if there is no such folder."""
     if not path.is_dir():
         raise InputError(
@@ -145,5 +144,5 @@ def load_member(path: Path, config: PPOConfig) -> Actor:
     with without_sharded_load():
         generator = load_causal(str(path))
     assert isinstance(generator, LocalGenerator)
-    generator.generation_batch_size = config.rollout.generation_batch_size
-    return policy_over(config.rollout.policy_over, generator, config.rollout.action_scores)
+    generator.generation_batch_size = settings.generation_batch_size
+    return policy_over(settings.policy_over, generator, settings.action_scores)

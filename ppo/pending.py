@@ -12,6 +12,7 @@ Design decisions:
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar, final
 
 import torch
@@ -27,7 +28,7 @@ from ppo.experience import LogprobMismatch
 from ppo.journal import Journal
 from ppo.monitoring.metrics import Clock, TimedReward, text_sums
 from ppo.rewards import at_iteration
-from ppo.rollouts import Played, roll_out, share_of_iteration
+from ppo.rollouts import Played, Share, roll_out, share_of_iteration
 from ppo.setup import TrainingComponents
 from ppo.state import LoopState
 
@@ -116,13 +117,18 @@ class PendingRollouts:
         reward = at_iteration(c.setup.reward_function, iteration, self.plan.iterations)
         before = text_counts(reward)
         timed = TimedReward(reward, clock) if reward and clock else reward
-        played = roll_out(
-            c.setup, c.sampler.generator, c.tokenizer, c.sampling, self.plan.config, iteration, timed, alone
-        )
+        config, share = self.plan.config, partial(self._share, iteration)
+        given = c.setup, c.sampler.generator, c.tokenizer, c.sampling, config.rollout, share
+        played = roll_out(*given, config.algorithm.max_refills, timed, alone)
         played.updates, played.texts = updates, text_sums(before, text_counts(reward))
         if self.journal:
             self.journal.write(iteration, played, keeps_random_state=not self.in_thread)
         return played
+
+    def _share(self, iteration: int, refill: int = 0) -> Share:
+        config = self.plan.config
+        sizes = config.rollout.num_rollouts, config.algorithm.num_generations
+        return share_of_iteration(self.c.setup, *sizes, config.optimizer.seed, iteration, refill)
 
     @property
     def _updates(self) -> int:
@@ -150,7 +156,7 @@ class PendingRollouts:
         if not self._reads_journal:
             return None
         assert self.journal is not None
-        needed, share = not restores_random_state, share_of_iteration(self.c.setup, self.plan.config, iteration)
+        needed, share = not restores_random_state, self._share(iteration)
         played, why = self.journal.read(iteration, share, restores_random_state and not self.in_thread)
         if played is None:
             self._reads_journal = False

@@ -28,10 +28,10 @@ def columns_of(*parts: Iterable[Task]) -> set[str]:
     return {name for part in parts for task in part for name in task if name != "prompt"}
 
 
-def limits_of(settings: RewardConfig) -> tuple[float | None, float, int]:
-    """(largest normalised score, seconds, retries) of a ScorerReward."""
+def limits_of(settings: RewardConfig) -> tuple[float | None, float]:
+    """(largest normalised score, seconds) of a ScorerReward."""
     clip = CLIP if settings.cliprange_reward is None else settings.cliprange_reward
-    return clip, settings.reward_timeout, settings.reward_retries
+    return clip, settings.reward_timeout
 
 
 def load_scorer_reward(
@@ -48,7 +48,7 @@ def load_scorer_reward(
     weights = read_weights(settings.weights, paths)
     given = Given(frozenset(columns), of_policy=tokenizer is not None)
     sources, monitors = _load(settings, tokenizer, given, _joined(paths), _joined(monitored(settings)))
-    return ScorerReward(sources, weights.last, None, *limits_of(settings), weights.first), monitors
+    return ScorerReward(sources, weights.last, None, *limits_of(settings), first_weights=weights.first), monitors
 
 
 def normalised_by_run(settings: RewardConfig, reward: RewardFunction | None) -> list[str]:
@@ -146,12 +146,12 @@ def _joined(paths: Mapping[str, str]) -> str:
 
 def _load(settings: RewardConfig, tokenizer: Any, given: Given, *several: str) -> list[dict[str, Source]]:
     """The scorers of each setting `name=PATH,...`, with functions that get what is given. Collective."""
-    precision, limits = settings.scorer_precision, (settings.reward_timeout, settings.reward_retries)
+    limits = tokenizer, settings.reward_timeout
 
     def load(words: str) -> dict[str, Source]:
-        found = load_scorers(words, precision, given) if words else {}
+        found = load_scorers(words, given) if words else {}
         return {
-            name: FunctionReward(one.function, tokenizer, *limits, one.name) if isinstance(one, FileScorer) else one
+            name: FunctionReward(one.function, *limits, name=one.name) if isinstance(one, FileScorer) else one
             for name, one in found.items()
         }
 

@@ -12,7 +12,7 @@ Design decisions:
 - Each trained agent has an episode of each game, without rows if it did not act: ranks have equally many.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -29,7 +29,7 @@ from lmgym.generation.actions import policy_over
 from lmgym.generation.local_generation import LocalGenerator
 from lmgym.generation.protocol import Choice, Sampling
 from lmgym.models.forward.packed_rows import PackedRows, pack_choices
-from ppo.config import PPOConfig
+from ppo.config import RewardConfig, RolloutConfig
 from ppo.reward_parts import RewardParts, apart, overlong_share
 from ppo.row_tree import RowTree
 from ppo.task_setups import TaskSetup
@@ -182,7 +182,7 @@ def play_tasks(
     generator: LocalGenerator,
     tokenizer,
     sampling: Sampling,
-    config: PPOConfig,
+    settings: RolloutConfig,
     reward_function: RewardFunction | None = None,
     members: Sequence[int] | None = None,
     alone: bool = False,
@@ -190,11 +190,11 @@ def play_tasks(
     """Play one episode per task. Collective, so that an InputError or ServerError of one rank is raised on all, unless
     this rank plays `alone`, as a thread must.
     """
-    environments, r = [setup.new_environment() for _ in tasks], config.rollout
-    policy = policy_over(r.policy_over, generator, r.action_scores)
+    environments = [setup.new_environment() for _ in tasks]
+    policy = policy_over(settings.policy_over, generator, settings.action_scores)
     given = environments, tasks, seeds, policy, tokenizer, sampling, reward_function or setup.reward_function
-    limits = r.max_prompt or None, r.long_prompts
-    play = partial(run_episodes, *given, setup.players, *limits, members, most_steps=r.max_turns)
+    limits = settings.max_prompt or None, settings.long_prompts
+    play = partial(run_episodes, *given, setup.players, *limits, members, most_steps=settings.max_turns)
     return play() if alone else raise_on_all_ranks(play)
 
 
@@ -217,28 +217,29 @@ def roll_out(
     generator: LocalGenerator,
     tokenizer,
     sampling: Sampling,
-    config: PPOConfig,
-    iteration: int,
+    settings: RolloutConfig,
+    share: Callable[[int], Share],
+    max_refills: int = 0,
     reward_function: RewardFunction | None = None,
     alone: bool = False,
 ) -> Played:
     """This rank's share of an iteration, played. Collective, unless it is played `alone`, which allows no refills.
 
     Groups whose rewards are all equal are played again with other tasks, at most `max_refills` times (dynamic sampling,
-    Yu et al. 2025, section 3.2).
+    Yu et al. 2025, section 3.2): those of `share` of 1, 2, ...; of 0 it has the iteration's own.
     """
 
     def play_all(chosen: Share) -> list[Episode]:
-        given = setup, chosen.tasks, chosen.seeds, generator, tokenizer, sampling, config, reward_function
+        given = setup, chosen.tasks, chosen.seeds, generator, tokenizer, sampling, settings, reward_function
         return play_tasks(*given, chosen.members, alone)
 
-    own = share_of_iteration(setup, config, iteration)
+    own = share(0)
     played = Played(play_all(own), own)
-    for refill in range(1, config.algorithm.max_refills + 1):
+    for refill in range(1, max_refills + 1):
         dull = groups_of_equal_rewards(played.episodes, own.groups)
         if not dull:
             break
-        others = share_of_iteration(setup, config, iteration, refill)
+        others = share(refill)
         places = [place for place, group in enumerate(own.groups) if group in dull]
         again = [replace(e, index=places[e.index]) for e in play_all(others.only(places))]
         kept = [episode for episode in played.episodes if own.groups[episode.index] not in dull]
@@ -249,11 +250,11 @@ def roll_out(
     return played
 
 
-def share_of_iteration(setup: TaskSetup, config: PPOConfig, iteration: int, refill: int = 0) -> Share:
+def share_of_iteration(
+    setup: TaskSetup, num_rollouts: int, num_generations: int, seed: int, iteration: int, refill: int = 0
+) -> Share:
     """This rank's tasks of an iteration, or others with `refill`: see `share_of_rank`."""
-    members, seed = config.algorithm.num_generations, config.optimizer.seed
-    given = setup.tasks, config.rollout.num_rollouts, members, iteration, seed, refill, setup.together
-    return share_of_rank(*given)
+    return share_of_rank(setup.tasks, num_rollouts, num_generations, iteration, seed, refill, setup.together)
 
 
 def complete(episodes: Sequence[Episode], games: int, trained_agents: int) -> list[Episode]:
@@ -322,18 +323,19 @@ def refuse_idle_agents(episodes: Sequence[Episode], setup: TaskSetup) -> None:
 
 def gather(
     episodes: Sequence[Episode],
-    config: PPOConfig,
+    settings: RewardConfig,
     staleness: int = 0,
     groups: np.ndarray | None = None,
     weights: Mapping[str, float] | None = None,
+    overlong_penalty: float = 0.0,
+    max_new_tokens: int = 0,
 ) -> Rollouts:
     """Rollouts of episodes, in their order. A single reward goes to the reply's last token, dense ones to each token.
 
     Rewards are clipped, reduced by the penalties where a reply is long or reached the token limit, and scaled. `groups`
     [E] number the episodes' groups; None: each has one of its own. `weights` are of the rewards that are kept apart, to
-    be normalised one by one: `scores` are the others.
+    be normalised one by one: `scores` are the others. `overlong_penalty` is that of a reply of `max_new_tokens`.
     """
-    settings, penalty = config.reward, config.algorithm.overlong_penalty
     parts, episodes = (None, episodes) if weights is None else apart(episodes, weights, settings.scale)
     steps = [(e, step) for e, episode in enumerate(episodes) for step in episode.steps]
     choices = [step.completion.choice for _, step in steps if step.completion.choice is not None]
@@ -349,10 +351,9 @@ def gather(
         np.clip(scores, -settings.cliprange_reward, settings.cliprange_reward, out=scores)
     truncated = np.array([step.completion.finish_reason == "length" for _, step in steps], dtype=bool)
     scores[starts[1:][truncated] - 1] -= settings.missing_eos_penalty
-    if penalty > 0:
-        scores[starts[1:] - 1] -= penalty * overlong_share(
-            lengths, config.rollout.max_new_tokens, settings.overlong_buffer
-        )
+    if overlong_penalty > 0:
+        share = overlong_share(lengths, max_new_tokens, settings.overlong_buffer)
+        scores[starts[1:] - 1] -= overlong_penalty * share
     scores *= settings.scale
     has_reward = np.array([e.total_reward is not None for e in episodes], dtype=bool)
     episode_of_row = np.array([e for e, _ in steps], dtype=np.int64)

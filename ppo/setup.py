@@ -8,14 +8,22 @@ from typing import Any
 import torch
 
 from lmgym.distributed.deepspeed_config import resolve_config, zero_stage
-from lmgym.distributed.deepspeed_engine import FREEZABLE, LEARNING_RATE_SCALE, Engine
+from lmgym.distributed.deepspeed_engine import FREEZABLE, LEARNING_RATE_SCALE, Engine, without_sharded_load
 from lmgym.distributed.plain_engine import PlainEngine, TrainingEngine
+from lmgym.distributed.random_state import seeded
 from lmgym.distributed.ranks import rank, world_size
 from lmgym.environments.protocol import Task
 from lmgym.generation.prompt_fitting import distinct_prompts, fit_prompts
 from lmgym.generation.protocol import Sampling
+from lmgym.generation.vllm_server import ServerOptions
 from lmgym.models.classifiers import round_frozen_weights
 from lmgym.models.config_fields import width
+from lmgym.models.critics import is_on_trunk, load_critic, load_value_head
+from lmgym.models.forward.decoder import Decoder
+from lmgym.models.forward.freezing import freeze_below
+from lmgym.models.forward.policies import load_policy
+from lmgym.models.forward.structure import inspect_decoder
+from lmgym.models.lora import add_lora
 from lmgym.report.status_line import StatusLine
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
@@ -23,17 +31,18 @@ from lmgym.training.capabilities import Suite, suite_of_run
 from lmgym.training.reporting import show_notes
 from lmgym.training.schedules import learning_rate
 from lmgym.training.setup import record_size, refuse_unsavable
-from ppo.actor_critic import ActorCritic, Reference, build
+from ppo.actor_critic import ActorCritic, Reference, count_layers
 from ppo.algorithms.learning import EstimateAdvantages, advantage_estimator, loss_function
 from ppo.check import Plan
 from ppo.config import PPOConfig
 from ppo.engine_sampler import EngineSampler
 from ppo.experience import Experience
-from ppo.learner import Learner, NonFinite
+from ppo.learner import Learner, NonFinite, Split, minibatches
 from ppo.task_setups import TaskSetup
 from ppo.weight_sync import Sampler, SamplingPolicy
 
 ADAM_EPSILON = 1e-5
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}  # of a server; others are refused before
 PROBED = 64  # tasks whose prompts may prove a sync of weights
 # of a DeepSpeed config: dropped, because each parameter group has its own rate here
 OWN_SECTIONS = {"optimizer", "scheduler"}
@@ -130,12 +139,40 @@ def connect(
         tokenizer,
         engine,
         servers(engine) if servers else own,
-        Experience(config, engine, reference, device),
-        advantage_estimator(config),
-        Learner(config, engine, loss_function(config), updates.rate, device, updates.non_finite, updates.begin),
+        make_experience(config, engine, reference, device),
+        make_estimator(config),
+        make_learner(config, engine, updates.rate, device, updates.non_finite, updates.begin),
         config.sampling,
         updates.status,
     )
+
+
+def make_experience(
+    config: PPOConfig, engine: TrainingEngine, reference: Reference | None, device: torch.device
+) -> Experience:
+    """What computes the numbers that updates need of rollouts."""
+    given = config.policy.precision, config.correction, config.is_off_policy
+    return Experience(config.algorithm, config.optimizer, *given, engine, reference, device)
+
+
+def make_estimator(config: PPOConfig) -> EstimateAdvantages:
+    """The estimator of the advantages."""
+    return advantage_estimator(config.algorithm, config.method.credit == "turn", config.critic)
+
+
+def make_learner(
+    config: PPOConfig,
+    engine: TrainingEngine,
+    rate: Callable[[int], float],
+    device: torch.device,
+    non_finite: NonFinite,
+    begin: Callable[[int], None] = lambda _: None,
+    split: Split = minibatches,
+) -> Learner:
+    """What makes the updates, by the loss of the config's method."""
+    loss = loss_function(config.algorithm, config.method, config.critic)
+    sizes = config.optimizer, config.policy.precision, config.rollout.max_new_tokens
+    return Learner(config.algorithm, config.method, *sizes, engine, loss, rate, device, non_finite, begin, split)
 
 
 def _engine_sampler(plan: Plan, run: Run, device: torch.device, engine: TrainingEngine) -> EngineSampler:
@@ -148,7 +185,25 @@ def _engine_sampler(plan: Plan, run: Run, device: torch.device, engine: Training
     )
     ids = [prompt.ids for prompt in fit_prompts(plan.tokenizer, prompts, plan.prompt_room)]
     length = plan.prompt_room + plan.config.rollout.max_new_tokens
-    return EngineSampler(plan.config, engine, plan.tokenizer, ids, length, run.folder / "engine", device)
+    config, options = plan.config, server_options(plan.config, length)
+    given = engine, plan.tokenizer, ids, run.folder / "engine", device
+    return EngineSampler(config.name, config.engine, options, config.policy.precision, *given)
+
+
+def server_options(config: PPOConfig, max_length: int) -> ServerOptions:
+    """The options of the server that the run starts."""
+    return ServerOptions(
+        model=config.policy.model,
+        dtype=DTYPES[config.policy.precision],
+        max_length=max_length,
+        seed=config.optimizer.seed % 2**31,
+        memory_fraction=config.engine.engine_memory,
+        max_lora_rank=config.policy.lora_rank,
+        receives_weights=True,
+        sleeps=config.engine.engine_sleep,
+        trust_remote_code=config.policy.trust_remote_code,
+        served_name="policy",
+    )
 
 
 def make_engine(
@@ -193,3 +248,56 @@ def _groups(config: PPOConfig, actor: ActorCritic) -> list[dict[str, Any]]:
         {"params": own, "weight_decay": decay, LEARNING_RATE_SCALE: scale, FREEZABLE: rests}
         for (scale, decay, rests), own in found.items()
     ]
+
+
+def build(config: PPOConfig, tokenizer) -> tuple[ActorCritic, Reference | None]:
+    """The policy with its critic, in fp32, and its reference. Raises InputError for models that do not load.
+
+    Call it after start_ranks: under ZeRO-3 models are loaded whole, and sharded by the engine.
+    """
+    settings, of_critic = config.policy, config.critic.critic
+    with without_sharded_load():
+        policy: Any = load_policy(settings.model, tokenizer, settings.trust_remote_code, settings.bits)
+        own = config.algorithm.has_critic and not is_on_trunk(of_critic)
+        critic = load_critic(of_critic, tokenizer) if own else None
+        reference = None
+        if config.method.reference is not None:
+            other: Any = load_policy(config.method.reference, tokenizer, settings.trust_remote_code)
+            reference = Reference(Decoder(other.requires_grad_(False).eval()), 0, config.rollout.temperature)
+    actor, before = adapted(config, policy, critic)
+    return actor, reference or before
+
+
+def adapted(config: PPOConfig, policy, critic=None) -> tuple[ActorCritic, Reference | None]:
+    """A loaded policy with its frozen layers or adapters, its critic, and its reference."""
+    settings, method = config.policy, config.method
+    layers = count_layers(settings.model, policy.config, method.num_layers_unfrozen)
+    frozen = layers - method.num_layers_unfrozen if method.num_layers_unfrozen > 0 else 0
+    structure = inspect_decoder(policy)
+    if method.num_layers_unfrozen > 0:  # also for all layers: embeddings and a tied head are then frozen
+        freeze_below(policy, frozen, structure)
+    if settings.freeze_embeddings:
+        policy.get_input_embeddings().requires_grad_(False)
+    if settings.lora_rank:
+        with seeded(config.optimizer.seed):  # every rank draws the same adapters
+            policy = add_lora(
+                policy,
+                settings.lora_rank,
+                settings.lora_alpha,
+                0.0,
+                settings.lora_target_modules,
+                settings.modules_to_save,
+            )
+    actor = ActorCritic(
+        policy,
+        critic,
+        frozen,
+        config.rollout.temperature,
+        settings.gradient_checkpointing,
+        config.optimizer.seed,
+        structure,
+        config.algorithm.has_critic,
+    )
+    if actor.value_head is not None and config.critic.critic != "head":
+        load_value_head(actor.value_head, config.critic.critic)
+    return actor, Reference.of(actor)

@@ -31,7 +31,7 @@ from lmgym.training.choice import Choice
 from lmgym.training.model_card import CHAT_USAGE, figures_table, model_card
 from ppo.actor_critic import ActorCritic
 from ppo.algorithms.kl import AdaptiveKL
-from ppo.config import CriticConfig, PPOConfig
+from ppo.config import MethodConfig
 from ppo.sampler_watch import SamplerWatch
 
 LOOP = "loop.json"
@@ -90,8 +90,6 @@ class LoopState:
     """metrics of the evaluation before step 1"""
     starting_replies: dict[str, str] = field(default_factory=dict)
     """those of that evaluation, by prompt, where a judge compares with them"""
-    critic_is_ready: bool = False
-    """it explained the share of the returns' variance that ends its warm-up"""
     rounding: float | None = None
     """nats per token between the policy's log-probabilities in 16 bits and in fp32, as last measured"""
     best: BestPolicy = field(default_factory=BestPolicy)
@@ -101,20 +99,11 @@ class LoopState:
     """iterations up to now, in a row, in which most groups had equal rewards; -1 once that was warned of"""
 
     @classmethod
-    def fresh(cls, config: PPOConfig) -> "LoopState":
+    def fresh(cls, init_kl_coef: float, method: MethodConfig) -> "LoopState":
         """The state before the first iteration."""
-        return cls(AdaptiveKL(config.algorithm.init_kl_coef, config.method.target, config.method.horizon))
-
-    def critic_warms_up(self, critic: CriticConfig) -> bool:
-        """True if only the critic learns in this iteration."""
-        return self.iteration < critic.critic_warmup and not self.critic_is_ready
-
-    def end_iteration(self, critic: CriticConfig, explained_variance: float | None) -> None:
-        """Go on to the next iteration."""
-        bound = critic.critic_warmup_until
-        if bound is not None and explained_variance is not None and explained_variance >= bound:
-            self.critic_is_ready = True
-        self.iteration += 1
+        return cls(
+            AdaptiveKL(init_kl_coef, method.target, method.horizon), begins_at_reference=method.reference is None
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers."""
@@ -129,7 +118,6 @@ class LoopState:
             "before": self.before,
             "starting_replies": self.starting_replies,
             "begins_at_reference": self.begins_at_reference,
-            "critic_is_ready": self.critic_is_ready,
             "rounding": self.rounding,
             "best": self.best.as_json(),
             "reward_is_flat": self.reward_is_flat,
@@ -148,7 +136,6 @@ class LoopState:
         self.before, self.rounding = saved["before"], saved["rounding"]
         self.starting_replies = saved.get("starting_replies", {})
         self.begins_at_reference = bool(saved.get("begins_at_reference", True))
-        self.critic_is_ready = bool(saved.get("critic_is_ready", False))
         self.best.restore(saved["best"])
         self.reward_is_flat = bool(saved["reward_is_flat"])
         self.equal_iterations = int(saved.get("equal_iterations", 0))
@@ -179,7 +166,6 @@ def read_state(folder: Path, engine: TrainingEngine, state: LoopState, seed: int
 
 
 def save_results(
-    config: PPOConfig,
     engine: TrainingEngine,
     tokenizer,
     run: Run,
@@ -195,31 +181,28 @@ def save_results(
     if not run.is_main:
         return run.folder
     actor: ActorCritic = engine.module  # type: ignore[assignment]
-    card = _card(config, run, metrics, which)
+    card = _card(run, metrics, which)
     own = submodule_weights(weights, "policy.")
-    with seeded(config.optimizer.seed):  # merging adapters draws random numbers, on the main rank alone
+    with seeded(0):  # merging adapters draws random numbers, which change nothing, on the main rank alone
         folder = save_policy(actor.policy, own, run.folder, tokenizer, merge=True, card=card, last=last)
-    if config.algorithm.has_critic:
+    if actor.has_critic:
         save_critic(actor.critic, weights, (folder if last else run.folder) / "critic", tokenizer)
     return folder
 
 
 @aid("the model card", str)
-def _card(config: PPOConfig, run: Run, metrics: Mapping[str, float], which: str) -> str:
-    reward = ",".join(filter(None, (config.reward.reward, config.reward.scorers))) or "a reward of its own"
-    description = (
-        f"A causal language model: `{config.policy.model}`, optimised by lmgym ({config.algorithm.name}) against "
-        f"`{reward}`."
-    )
+def _card(run: Run, metrics: Mapping[str, float], which: str) -> str:
+    name, base, method, *rewards = (run.settings[key] for key in ("name", "model", "method", "reward", "scorers"))
+    reward = ",".join(filter(None, rewards)) or "a reward of its own"
+    description = f"A causal language model: `{base}`, optimised by lmgym ({method}) against `{reward}`."
     figures = f"""{which}
 
 `eval/`, `metrics/` and `alarm/` are of this policy. All others are of the iteration that it ends, whose replies, and so
 the KL, are from before its updates.
 
 {figures_table(dict(sorted((metrics or _last_metrics(run)).items())), {})}"""
-    heading = "Evaluation and iteration"
-    usage, base = f"{description} {CHAT_USAGE}", config.policy.model
-    return model_card(config.name, "text-generation", ["lmgym", "ppo"], usage, figures, base, heading)
+    heading, usage = "Evaluation and iteration", f"{description} {CHAT_USAGE}"
+    return model_card(name, "text-generation", ["lmgym", "ppo"], usage, figures, base, heading)
 
 
 def _last_metrics(run: Run) -> dict[str, float]:

@@ -3,8 +3,8 @@
 Design decisions:
 - After every sync a server's log-probabilities of its own replies to fixed prompts are compared with the trainer's of
   the same ids. The limit is a multiple of the trainer's own rounding on these ids.
-- At a learning rate of 1e-6 the old weights would pass that too, in 16 bits. Therefore, before step 1 and every
-  `--prove_every` syncs, all trained weights are changed by much, synced, and changed back: a sync that sends nothing,
+- At a learning rate of 1e-6 the old weights would pass that too, in 16 bits. Therefore, before step 1 and in every
+  tenth sync, all trained weights are changed by much, synced, and changed back: a sync that sends nothing,
   or less than all, cannot follow that.
 - One layer of many hardly shows in log-probabilities in 16 bits. So in both states the server's layers are compared
   with the trainer's one by one, where it has lmgym's receiver (lmgym/generation/vllm_plugin).

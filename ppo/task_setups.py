@@ -273,12 +273,12 @@ def _function_reward(
     function: RewardFunctions, tokenizer: Any, settings: RewardConfig
 ) -> FunctionReward | ScorerReward:
     """The reward of a function, or of several by name. Raises InputError for functions and weights that do not fit."""
-    limits = tokenizer, settings.reward_timeout, settings.reward_retries
+    limits = tokenizer, settings.reward_timeout
     if not isinstance(function, Mapping):
         return FunctionReward(function, *limits)
-    functions = {name: FunctionReward(one, *limits, name) for name, one in function.items()}
+    functions = {name: FunctionReward(one, *limits, name=name) for name, one in function.items()}
     weights = read_weights(settings.weights, functions)
-    return ScorerReward(functions, weights.last, None, *limits_of(settings), weights.first)
+    return ScorerReward(functions, weights.last, None, *limits_of(settings), first_weights=weights.first)
 
 
 def random_walks(config: PPOConfig, tokenizer: Any, graph_seed: int = 1000) -> TaskSetup:

@@ -26,6 +26,7 @@ from lmgym.runs.conclusion import CHAT_SCORERS, conclude
 from lmgym.runs.run import Run
 from lmgym.runs.supervisor import Supervisor
 from lmgym.runs.tracking import adopt_original_token_names
+from lmgym.scoring.retries import RetryPolicy
 from lmgym.training.capabilities import PROBE, figures_table, report_of
 from lmgym.training.probes import full_name
 from lmgym.training.reporting import TIME_UNKNOWN, show_notes, time_left
@@ -97,7 +98,7 @@ def train(config: PPOConfig, prepare: Prepare) -> Path:
 
 def _run(plan: Plan) -> Path:
     with open_run(plan.config, plan.deepspeed, 1, plan.setup, plan.notes) as (run, supervisor, checkpoint):
-        claim_pool(plan.config, run, resumed=checkpoint is not None)
+        claim_pool(plan.config.rollout.opponents, run, resumed=checkpoint is not None)
         components = set_up(plan, run, supervisor)
         run.update(**{CHAT_SCORERS: scorers_of_chats(plan.config.reward, components.setup.reward_function)})
         with closing(components.sampler):
@@ -107,7 +108,7 @@ def _run(plan: Plan) -> Path:
             except SyncError as error:
                 raise _stop_unproved(error, plan, components, state, supervisor) from error
         last = plan.iterations * plan.updates_per_iteration
-        notes = save_last(plan.config, components, state, run, supervisor, last, metrics)
+        notes = save_last(plan.config.reward, components, state, run, supervisor, last, metrics)
         failures = failure_notes(run.folder, plan.config.rollout.num_rollouts) if run.is_main else []
         show_notes([*failures, *notes], run)
     show_notes(conclude(run.folder) if run.is_main else [])
@@ -116,7 +117,7 @@ def _run(plan: Plan) -> Path:
 
 def _start(plan: Plan, c: TrainingComponents, run: Run, supervisor: Supervisor, checkpoint: Path | None) -> LoopState:
     """The state of a checkpoint, or a new one with scorers' moments and an evaluation before step 1. Collective."""
-    config, state = plan.config, LoopState.fresh(plan.config)
+    config, state = plan.config, LoopState.fresh(plan.config.algorithm.init_kl_coef, plan.config.method)
     if checkpoint:
         read_state(checkpoint, c.engine, state, config.optimizer.seed)
     _normalise(config, c, state, run, supervisor)
@@ -143,38 +144,38 @@ def _loop(plan: Plan, c: TrainingComponents, state: LoopState, run: Run, supervi
         clock.phase("generate")
         pending.join(clock)
         sync(c, run, supervisor)
-        opponent = set_opponent(config, c, run, supervisor, iteration)
+        opponent = set_opponent(config.rollout, config.optimizer.seed, c, run, supervisor, iteration)
 
         # 2. roll out: every rank plays its share of the episodes, with their rewards; one step ahead, the next one's
         played = _completed(config, c, pending.take(iteration, clock), run, iteration)
         pending.begin_next(iteration + 1, clock)
         episodes, groups = played.episodes, number_groups(played.episodes, played.share.groups)
         reward = at_iteration(c.setup.reward_function, iteration, iterations)
-        rollouts = gather(episodes, config, before - played.updates, groups, weights_by_group(config.reward, reward))
+        more = weights_by_group(config.reward, reward), config.algorithm.overlong_penalty, config.rollout.max_new_tokens
+        rollouts = gather(episodes, config.reward, before - played.updates, groups, *more)
 
         # 3. log-probabilities of policy and reference, values
         clock.phase("forward")
         evaluates = is_due(iteration + 1, config.run.eval_updates, updates, iterations)
         mismatch = c.experience.measure(rollouts, compares=iteration == 0, shows_kl=evaluates)
-        notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
-        notes += pending.watch(mismatch, clock)
-        spread = _spread(config, played, groups)
-        show_notes(notes + reward_notes(config, state, episodes, spread), run)
+        notes = check_rollouts(c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
+        notes, spread = notes + pending.watch(mismatch, clock), _spread(config, played, groups)
+        show_notes(notes + reward_notes(config.algorithm, state, episodes, spread), run)
 
         # 4. rewards with the KL penalty, advantages
         rewards = c.estimate_advantages(rollouts, state.kl.value)
 
         # 5. epochs of minibatches
         clock.phase("backward")
-        first = FirstForward(config, c, state, rollouts, mismatch)
-        learned = c.learner.learn(rollouts, iteration, before, first, state.critic_warms_up(config.critic))
+        first = FirstForward(c, state, rollouts, mismatch)
+        learned = c.learner.learn(rollouts, iteration, before, first, iteration < config.critic.critic_warmup)
 
         # 6. metrics, the KL coefficient, the end of a collapsed run
         clock.phase("log")
         metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, first.mismatch)
         metrics |= spread | opponent | reduce_means(played.texts) | c.sampler.metrics | changing_weights(reward)
         collapsed = update_kl(config, state, metrics)
-        state.end_iteration(config.critic, metrics.get("values/explained_variance"))
+        state.iteration += 1
         write_rollouts(run, update, played, rollouts)
 
         # 7. evaluate
@@ -287,8 +288,9 @@ def _normalise(config: PPOConfig, c: TrainingComponents, state: LoopState, run: 
     if state.scorer_moments is None:
         supervisor.heartbeat("reference replies, to normalise scorers")
         sync(c, run, supervisor)
-        own, recorder = share_of_iteration(c.setup, config, 0), RecordingScorer()
-        seeds, how = [seed ^ 1 for seed in own.seeds], (c.tokenizer, c.sampling, config, recorder, own.members)
+        sizes = config.rollout.num_rollouts, config.algorithm.num_generations
+        own, recorder = share_of_iteration(c.setup, *sizes, config.optimizer.seed, 0), RecordingScorer()
+        seeds, how = [seed ^ 1 for seed in own.seeds], (c.tokenizer, c.sampling, config.rollout, recorder, own.members)
         recovering(c, run, supervisor, lambda: play_tasks(c.setup, own.tasks, seeds, c.sampler.generator, *how))
         sums = reference_moments(reward, recorder.samples, names)
         state.scorer_moments = to_moments({name: sum_over_ranks(of_rank) for name, of_rank in sums.items()})
@@ -346,7 +348,7 @@ def _evaluate_iteration(
     except SyncError:
         run.log(update, metrics)  # the checkpoint that is saved now has these updates
         raise
-    keep_best(config, c, state, run, supervisor, update, metrics)
+    keep_best(config.reward, c, state, run, supervisor, update, metrics)
 
 
 def _evaluate(
@@ -355,8 +357,9 @@ def _evaluate(
     """Evaluate, print and write samples, and raise the alarm. Collective."""
     began = time.perf_counter()
     sync(c, run, supervisor)
-    setup, how = c.setup.for_evaluation, (c.tokenizer, c.sampling)
-    found = recovering(c, run, supervisor, lambda: evaluate(config, setup, c.sampler.generator, *how))
+    setup, retries = c.setup.for_evaluation, RetryPolicy(config.reward.reward_timeout)
+    how = setup, c.sampler.generator, c.tokenizer, c.sampling, config.rollout, retries
+    found = recovering(c, run, supervisor, lambda: evaluate(*how))
     write_samples(run, "evaluation", update, found.rows)
     write_games(run, "evaluation", update, found.games)
     failed, total, error = found.failed_rewards
@@ -374,9 +377,7 @@ def _evaluate(
         if on and raised_before < 0:
             show_notes([state.alarm.message()], run, update)
     metrics |= _test_capabilities(c, run, update)
-    rows, settings = recovering(
-        c, run, supervisor, lambda: replies_to_show(config, setup, c.sampler.generator, *how, found.rows)
-    )
+    rows, settings = recovering(c, run, supervisor, lambda: replies_to_show(*how, found.rows))
     if run.is_main:
         show_replies(rows, update, settings)
     c.evaluation_seconds = time.perf_counter() - began

@@ -47,7 +47,7 @@ def check(config: PreferenceConfig) -> PreferencePlan:
 
     plan = make_plan(config, config.policy, prepare, generates=True)
     prompts, notes = read_prompts(plan.config, plan.data, plan.tokenizer)
-    scorers = load_on_main_rank(config.samples.scorers, config.samples.scorer_precision)
+    scorers = load_on_main_rank(config.samples.scorers)
     if task.has_thumbs:
         notes = [*notes, *balance_notes(config.loss, plan.data.train)]
     capabilities = check_capabilities(config.capabilities, plan.deepspeed)

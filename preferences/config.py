@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from lmgym.config import (
     CapabilitiesConfig,
     ColumnConfig,
+    First,
     ModelConfig,
     OptimizerConfig,
     Range,
@@ -23,9 +24,9 @@ LossName = Literal["dpo", "ipo", "kto", "simpo", "orpo", "bon"]
 class LossConfig:
     """The loss and its constants; those that a loss does not use keep their defaults."""
 
-    loss: LossName = "dpo"
+    loss: Annotated[LossName, First()] = "dpo"
     """dpo, ipo, simpo, orpo and bon learn from pairs; kto from single replies, liked or disliked"""
-    beta: Annotated[float | None, Range(0, 1000, above=True, also=(None,), hint="0.1 is usual")] = None
+    beta: Annotated[float | None, First(), Range(0, 1000, above=True, also=(None,), hint="0.1 is usual")] = None
     """strength of the KL to the reference (simpo: scale of the reward); None: 0.1, simpo 2"""
     label_smoothing: Annotated[float, Range(0, 0.5, below=True, hint="0: labels are right")] = 0.0
     """dpo: probability that a label is wrong"""
@@ -104,7 +105,7 @@ class PreferenceConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     columns: ColumnConfig = field(default_factory=ColumnConfig)
     capabilities: CapabilitiesConfig = field(default_factory=CapabilitiesConfig)
-    merge_adapter: bool = False
+    merge_adapter: Annotated[bool, First()] = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
     sharing: SharingConfig = field(default_factory=SharingConfig)
 

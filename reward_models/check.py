@@ -12,6 +12,9 @@ from reward_models.metrics.evaluations import Evaluation, EvaluationSet, find_fi
 from reward_models.pairwise import PairTask
 from reward_models.tasks import Task
 
+SET_ROWS = 2000
+"""most rows of an evaluation set that are used"""
+
 
 @dataclass(frozen=True)
 class RewardModelPlan:
@@ -65,6 +68,6 @@ def read_set(config: RewardModelConfig, evaluation: Evaluation, tokenizer) -> tu
     path = find_file(config.probe_data, evaluation.file)
     if path is None:
         return [], [f"{config.probe_data} has no {evaluation.file}.parquet or .jsonl: not evaluated on it"]
-    rows = read_evaluation(path, evaluation, config.probe_rows, tokenizer, config.data.max_length)
+    rows = read_evaluation(path, evaluation, SET_ROWS, tokenizer, config.data.max_length)
     notes = [f"{path.name}: {rows.left_out}", *filter(None, [rows.tally.warning])] if rows.left_out else []
     return [rows], notes

@@ -37,8 +37,6 @@ class RewardModelConfig:
     """which of a user's rows: the first, random ones, or the last"""
     probe_data: str | None = None
     """folder with evaluation sets (retry_eval, ranking_eval, ...; .parquet or .jsonl); None: held-out rows only"""
-    probe_rows: Annotated[int, Range(1, MOST_STEPS)] = 2000
-    """at most this many rows of an evaluation set"""
     sharing: SharingConfig = field(default_factory=SharingConfig)
     heads: Annotated[int, Range(1, 64)] = 1
     """of pairs: heads on one trunk, each with a random start and a bootstrap of the pairs of its own"""

@@ -37,7 +37,7 @@ def check(config: SftConfig, task: SftTask) -> SftPlan:
     check_settings(config)
     plan = make_plan(config, config.policy, task.prepare, generates=True)
     prompts, notes = read_prompts(plan.config, task, plan.data, plan.tokenizer)
-    scorers = load_on_main_rank(config.samples.scorers, config.samples.scorer_precision)
+    scorers = load_on_main_rank(config.samples.scorers)
     capabilities = check_capabilities(config.capabilities, plan.deepspeed)
     return SftPlan(replace(plan, notes=[*plan.notes, *notes]), prompts, scorers, capabilities)
 

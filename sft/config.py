@@ -1,10 +1,12 @@
 """The config of an SFT run: frozen, in groups, every field a flag."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from lmgym.config import (
     CapabilitiesConfig,
     ColumnConfig,
+    First,
     ModelConfig,
     OptimizerConfig,
     RowsConfig,
@@ -29,7 +31,7 @@ class SftConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     columns: ColumnConfig = field(default_factory=ColumnConfig)
     capabilities: CapabilitiesConfig = field(default_factory=CapabilitiesConfig)
-    merge_adapter: bool = False
+    merge_adapter: Annotated[bool, First()] = False
     """with LoRA: save the merged weights too, as an ordinary folder model/"""
     sharing: SharingConfig = field(default_factory=SharingConfig)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from lmgym.cli.main import main
-from lmgym.runs.flags import flag_types
+from lmgym.runs.fields import flag_types
 from lmgym.runs.launch import STAGES
 from lmgym.runs.launching import experiments
 from lmgym.runs.user_code import import_file

@@ -17,11 +17,10 @@ import torch
 from lmgym.config import OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
-from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.algorithms.losses import sampler_weights
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.learner import Learner
 from ppo.rollouts import Rollouts, gather
+from ppo.setup import make_estimator, make_learner
 
 
 class GivenModel:
@@ -77,7 +76,9 @@ def make_rollouts(replies: dict[str, list], config: PPOConfig) -> Rollouts:
     ):
         completion = Completion("", "length" if truncated else "stop", (number,) * len(sampled), tuple(sampled))
         episodes.append(Episode(number, "policy", [Step([0], "", completion, reward)], True, False, None, {}))
-    rollouts = gather(episodes, config, groups=np.arange(len(episodes)) // config.algorithm.num_generations)
+    groups = np.arange(len(episodes)) // config.algorithm.num_generations
+    overlong = config.algorithm.overlong_penalty, config.rollout.max_new_tokens
+    rollouts = gather(episodes, config.reward, 0, groups, None, *overlong)
     rollouts.old_logprobs, rollouts.reference_logprobs = (
         torch.tensor([x for row in replies[name] for x in row]) for name in ("old", "reference")
     )
@@ -90,9 +91,9 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """Advantages [replies], correction [replies][tokens], loss of an update, gradients [replies][tokens]."""
     replies, config = case["replies"], our_config(case)
     rollouts = make_rollouts(replies, config)
-    advantage_estimator(config)(rollouts, config.algorithm.init_kl_coef)
+    make_estimator(config)(rollouts, config.algorithm.init_kl_coef)
     model = GivenModel(replies)
-    learner = Learner(config, model, loss_function(config), lambda _: 0.0, torch.device("cpu"), refuse_non_finite)
+    learner = make_learner(config, model, lambda _: 0.0, torch.device("cpu"), refuse_non_finite)
     [update] = learner.learn(rollouts, 0, 0).curve
     lengths = rollouts.reply_lengths.tolist()
     return {

@@ -15,13 +15,10 @@ from lmgym.distributed.plain_engine import PlainEngine
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
-from ppo.actor_critic import Reference, build
-from ppo.algorithms.learning import advantage_estimator, loss_function
+from ppo.actor_critic import Reference
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience
-from ppo.learner import Learner
 from ppo.rollouts import Rollouts, gather
-from ppo.setup import make_engine
+from ppo.setup import build, make_engine, make_estimator, make_experience, make_learner
 
 CPU = torch.device("cpu")
 
@@ -58,7 +55,7 @@ def make_rollouts(rows: Sequence[Row], config: PPOConfig) -> Rollouts:
     for number, row in enumerate(rows):
         reply = Completion("", "stop", tuple(row.reply_ids), (0.0,) * len(row.reply_ids))
         episodes.append(Episode(number, "policy", [Step(row.prompt_ids, "", reply, row.score)], True, False, None, {}))
-    return gather(episodes, config, groups=np.arange(len(rows)) // config.algorithm.num_generations)
+    return gather(episodes, config.reward, groups=np.arange(len(rows)) // config.algorithm.num_generations)
 
 
 def record(engine: PlainEngine, reference: Reference | None, clock: Clock, positions: Positions) -> None:
@@ -93,8 +90,8 @@ def main() -> None:
     memory.loaded([actor, *([reference.model] if reference is not None else [])])
     engine = make_engine(config, actor, None, spec.adam_epsilon)
     record(engine, reference, clock, positions)
-    experience, estimate = Experience(config, engine, reference, CPU), advantage_estimator(config)
-    learner = Learner(config, engine, loss_function(config), lambda _: spec.learning_rate, CPU, refuse_non_finite)
+    experience, estimate = make_experience(config, engine, reference, CPU), make_estimator(config)
+    learner = make_learner(config, engine, lambda _: spec.learning_rate, CPU, refuse_non_finite)
     for iteration, rows in enumerate(read_batches(spec)):
         rollouts = make_rollouts(rows, config)
         experience.measure(rollouts)

@@ -14,12 +14,11 @@ from lmgym.models.classifiers import round_frozen_layers
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.text import Replies
 from ppo.actor_critic import ActorCritic, Reference
-from ppo.algorithms.learning import loss_function
 from ppo.config import PPOConfig
 from ppo.experience import Experience
 from ppo.learner import Learner, Split
 from ppo.rollouts import Rollouts, minibatches
-from ppo.setup import ADAM_EPSILON, make_engine
+from ppo.setup import ADAM_EPSILON, make_engine, make_experience, make_learner
 from ppo.weight_sync import SamplingPolicy
 
 
@@ -52,9 +51,9 @@ class Iteration:
             reference.model.to(device)
         engine = make_engine(config, actor, None, adam_epsilon)
         rate = config.optimizer.learning_rate
-        learner = Learner(config, engine, loss_function(config), lambda _: rate, device, refuse_non_finite, split=split)
+        learner = make_learner(config, engine, lambda _: rate, device, refuse_non_finite, split=split)
         scorer = ScoringModel(classifier.to(device).eval().requires_grad_(False))
-        return cls(config, device, actor, sampler, scorer, Experience(config, engine, reference, device), learner)
+        return cls(config, device, actor, sampler, scorer, make_experience(config, engine, reference, device), learner)
 
     def sample(self, prompts: Sequence[list[int]], seed: int) -> Rollouts:
         """Replies of one length, by the weights of the last sync."""

@@ -18,10 +18,9 @@ from transformers.utils import logging
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
 from lmgym.models.critics import ValueHead
 from lmgym.models.loading import load_classifier, load_tokenizer
-from ppo.actor_critic import build
-from ppo.algorithms.learning import advantage_estimator
 from ppo.config import CriticConfig, MethodConfig, PPOConfig, RolloutConfig
 from ppo.rollouts import Rollouts
+from ppo.setup import build, make_estimator
 
 CPU = torch.device("cpu")
 
@@ -101,7 +100,7 @@ class Contender:
 
     def advance(self, rollouts: Rollouts) -> None:
         """Rewards and advantages, whitened by the variance of a sample, as TRL does: ours is the population's."""
-        advantage_estimator(self.ours.config)(rollouts, self.spec.kl_coef)
+        make_estimator(self.ours.config)(rollouts, self.spec.kl_coef)
         count = len(rollouts.advantages)
         rollouts.advantages *= ((count - 1) / count) ** 0.5
 

@@ -6,7 +6,8 @@ from typing import Any, Literal, final, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from lmgym.runs.flags import flag_types
+from lmgym.runs.fields import flag_types
+from lmgym.runs.flag_help import ALL
 from lmgym.runs.launching import FORMS, config_of, experiments
 
 FILES = [CompletionItem("", type="file")]
@@ -22,6 +23,8 @@ def first_word(word: str, incomplete: str) -> list[CompletionItem]:
 def values(word: str, experiment: str | None, before: Sequence[str], incomplete: str) -> list[CompletionItem]:
     """The values of the last flag before the word: those that it has, or files where it takes a text."""
     flag = next((one for one in reversed(before) if one.startswith("--")), "").removeprefix("--").partition("=")[0]
+    if flag == "help":
+        return [CompletionItem(ALL)]
     hint = _flags(word, experiment).get(flag.replace("-", "_"))
     if hint is None:
         return FILES

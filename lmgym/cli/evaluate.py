@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from lmgym.config import CapabilitiesConfig
+from lmgym.config import CAPABILITIES_BATCH
 from lmgym.console import CONSOLE, say
 from lmgym.errors import shown_path
 from lmgym.runs.files import write_json, write_lines
 from lmgym.runs.launch import launch
-
-BATCH = CapabilitiesConfig().capabilities_batch
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class Options:
 
     data: str | None = None
     limit: int | None = None
-    batch_size: int = BATCH
+    batch_size: int = CAPABILITIES_BATCH
     max_new_tokens: int | None = None
     chat_template: bool | None = None
     output: str | None = None
@@ -35,7 +33,12 @@ class Options:
 @click.option("--data", metavar="TASK=FILE,...", help="rows of a task: .jsonl, .jsonl.gz, .parquet or .csv")
 @click.option("--limit", type=click.IntRange(1), help="most rows of a task  [default: all]")
 @click.option(
-    "--batch_size", "--batch-size", type=click.IntRange(1), default=BATCH, show_default=True, help="rows at once"
+    "--batch_size",
+    "--batch-size",
+    type=click.IntRange(1),
+    default=CAPABILITIES_BATCH,
+    show_default=True,
+    help="rows at once",
 )
 @click.option("--max_new_tokens", type=click.IntRange(1), help="most tokens of a reply  [default: as the task says]")
 @click.option(

@@ -29,7 +29,7 @@ from lmgym.cli.replay import replay
 from lmgym.cli.reports import compare, report, watch
 from lmgym.cli.runs import runs
 from lmgym.console import say
-from lmgym.runs.flags import HELP
+from lmgym.runs.flag_help import HELP
 from lmgym.runs.launch import launch
 from lmgym.runs.launching import (
     FORMS,

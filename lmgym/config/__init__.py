@@ -2,7 +2,7 @@
 
 Each file is a subject: model, run, rows, training; ranges has the numbers that a field may be."""
 
-from lmgym.config.meanings import Means, meanings
+from lmgym.config.meanings import First, Means, meanings
 from lmgym.config.model import ModelConfig, OptimizerConfig
 from lmgym.config.ranges import SEED, Preferred, Range, UpTo, check_ranges, largest_divisor, seed_settings
 from lmgym.config.rows import PASSAGE, RATIONALE, VERDICT, ColumnConfig, RowsConfig, TextForm, check_eval_size
@@ -15,9 +15,10 @@ from lmgym.config.run import (
     Tracking,
     check_shared_settings,
 )
-from lmgym.config.training import CapabilitiesConfig, SamplesConfig, TrainerConfig
+from lmgym.config.training import CAPABILITIES_BATCH, CapabilitiesConfig, SamplesConfig, TrainerConfig
 
 __all__ = [
+    "CAPABILITIES_BATCH",
     "FREE_SETTINGS",
     "PASSAGE",
     "RATIONALE",
@@ -25,6 +26,7 @@ __all__ = [
     "VERDICT",
     "CapabilitiesConfig",
     "ColumnConfig",
+    "First",
     "LengthSettings",
     "Means",
     "ModelConfig",

@@ -11,6 +11,12 @@ class Means:
     what: str
 
 
+@dataclass(frozen=True)
+class First:
+    """The mark of a setting that people use first, which `--help` shows: `Annotated[str, First()]`. The others are in
+    `--help all`."""
+
+
 class SameInEveryStage:
     """The base of a group each of whose settings means the same in every stage that has it."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from lmgym.config.meanings import First
 from lmgym.config.ranges import SEED, Preferred, Range, UpTo
 from lmgym.errors import MOST_STEPS, MOST_TOGETHER, MOST_TOKENS
 
@@ -11,11 +12,11 @@ from lmgym.errors import MOST_STEPS, MOST_TOGETHER, MOST_TOKENS
 class ModelConfig:
     """The model that is trained."""
 
-    model: str = "gpt2"
+    model: Annotated[str, First()] = "gpt2"
     """Hugging Face folder or hub id to start from; owner/name@COMMIT pins a hub id"""
     trust_remote_code: bool = False
     """execute the code of a hub id's repository; needs its commit, 40 hex digits"""
-    lora_rank: Annotated[int, Range(0, 65_536, hint="0 trains every weight")] = 0
+    lora_rank: Annotated[int, First(), Range(0, 65_536, hint="0 trains every weight")] = 0
     """rank of LoRA adapters on the trunk; 0 trains every weight"""
     lora_alpha: Annotated[int, Range(0, 10**6, above=True, hint="twice lora_rank is usual")] = 32
     """scale of the adapters: alpha / rank"""
@@ -44,7 +45,7 @@ class ModelConfig:
 class OptimizerConfig:
     """Optimizer, schedule, batch sizes and seeds."""
 
-    learning_rate: Annotated[float, Range(0, 1)] = 9e-6
+    learning_rate: Annotated[float, First(), Range(0, 1)] = 9e-6
     """peak learning rate of AdamW"""
     weight_decay: Annotated[float, Range(0, 100)] = 0.0
     """of AdamW, on matrices only"""
@@ -57,10 +58,10 @@ class OptimizerConfig:
     epochs: Annotated[float, Range(0, 10_000, above=True, hint="below 1 a share of the rows")] = 1.0
     """passes over the rows"""
     max_updates: Annotated[
-        int, Range(1, MOST_STEPS, also=(-1,), hint="-1 stops after the epochs; --dry_run trains nothing")
+        int, First(), Range(1, MOST_STEPS, also=(-1,), hint="-1 stops after the epochs; --dry_run trains nothing")
     ] = -1
     """stop after so many updates (PPO: at the end of the iteration that reaches them); -1: after the epochs"""
-    global_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 64
+    global_batch: Annotated[int, First(), Range(1, MOST_TOGETHER)] = 64
     """pairs, rows, groups or conversations of an update, over all ranks"""
     micro_batch: Annotated[int, Range(1, MOST_TOGETHER)] = UpTo(8)
     """pairs, rows, groups or conversations of a forward pass on one rank"""

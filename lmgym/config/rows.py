@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from lmgym.config.meanings import Means, SameInEveryStage
+from lmgym.config.meanings import First, Means, SameInEveryStage
 from lmgym.config.ranges import Range
 from lmgym.errors import FEWEST_TOKENS, MOST_STEPS, MOST_TOKENS, InputError, shown
 
@@ -72,14 +72,14 @@ class ColumnConfig(SameInEveryStage):
 class RowsConfig:
     """Source, limits, split and truncation of the rows."""
 
-    dataset: Annotated[str, Means("rows")] = "Anthropic/hh-rlhf"
+    dataset: Annotated[str, First(), Means("rows")] = "Anthropic/hh-rlhf"
     """file (JSON, Parquet, Arrow, CSV), folder, also of save_to_disk, or hub id; several are separated by commas"""
     dataset_weights: Annotated[str | None, Means("weights of the rows")] = None
     """of several data sets: numbers separated by commas, in whose proportion rows are used: the set that is scarcest
     for its weight is used whole, of the others a random part (split_seed); None: all rows"""
     dataset_split: Annotated[str, Means("split")] = "train"
     """split of a hub id, or the start of the file names in a folder"""
-    eval_dataset: Annotated[str | None, Means("held-out rows")] = None
+    eval_dataset: Annotated[str | None, First(), Means("held-out rows")] = None
     """rows to evaluate on; None: a part of the dataset (split_by)"""
     eval_size: Annotated[float, Range(0, MOST_STEPS, hint="below 1 a share of the rows")] = 0.05
     """without eval_dataset: a share below 1, or a number of rows"""
@@ -90,7 +90,7 @@ class RowsConfig:
     """train on at most this many rows; None: all"""
     max_rows: Annotated[int | None, Range(1, MOST_STEPS, also=(None,), hint="none for all")] = None
     """use only the first rows of each data set"""
-    max_length: Annotated[int, Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
+    max_length: Annotated[int, First(), Range(FEWEST_TOKENS, MOST_TOKENS, hint="fewer hold no conversation")] = 1024
     """tokens of a prompt with its reply; longer ones lose their oldest turns, the reply stays whole (SFT: longer
     conversations become several rows)"""
     thoughts: Literal["given", "empty"] = "given"

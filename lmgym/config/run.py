@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal, Protocol
 
+from lmgym.config.meanings import First
 from lmgym.config.model import ModelConfig, OptimizerConfig
 from lmgym.config.ranges import Range, check_ranges
 from lmgym.errors import MOST_GB, MOST_SECONDS, MOST_STEPS, NAME, InputError, shown
@@ -16,7 +17,7 @@ Tracking = Literal[
 class RunConfig:
     """Output, engine, evaluation, checkpoints and limits of a run."""
 
-    output: str = ""
+    output: Annotated[str, First()] = ""
     """folder of the results; empty: outputs/NAME of the experiment, or outputs/NAME/2, /3, ... if that holds a run"""
     deepspeed: str | None = None
     """zero1, zero2, zero2_offload, zero3, zero3_offload or the path of a DeepSpeed config; None: plain, or DDP"""
@@ -74,8 +75,8 @@ FREE_SETTINGS = frozenset(
     {
         *("output", "tracking", "memory_gb", "data_workers", "dry_run"),
         *("save_total_limit", "resume", "reshard", "stall_timeout"),
-        *("engine_memory", "engine_sleep", "engine_concurrency"),
-        *("capabilities", "capabilities_data", "capabilities_limit", "capabilities_batch"),
+        *("engine_memory", "engine_sleep"),
+        *("capabilities", "capabilities_data", "capabilities_limit"),
         *(field.name for field in fields(SharingConfig)),
     }
 )

@@ -1,10 +1,13 @@
 """Settings of the stages that run Hugging Face's Trainer, and evaluations during training."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from lmgym.config.ranges import Range
 from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER
+
+CAPABILITIES_BATCH = 8
+"""rows of a task that a rank answers together"""
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,6 @@ class SamplesConfig:
     """only the fewest likeliest tokens whose probabilities sum to p; None: the model's own, else 1 (all)"""
     scorers: str | None = None
     """scorers of the replies: [name=]PATH, separated by commas"""
-    scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
 
 
 @dataclass(frozen=True)
@@ -58,5 +59,3 @@ class CapabilitiesConfig:
     """files with the rows of tasks: TASK=FILE, separated by commas; None: the rows that a task names"""
     capabilities_limit: Annotated[int, Range(0, MOST_STEPS, hint="0 takes all")] = 100
     """most rows of a task; 0: all"""
-    capabilities_batch: Annotated[int, Range(1, MOST_TOGETHER)] = 8
-    """rows that a rank answers together"""

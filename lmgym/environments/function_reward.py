@@ -19,7 +19,7 @@ from lmgym.environments.protocol import Sample, SampleReward
 from lmgym.generation.protocol import Completion
 from lmgym.runs.process_state import process_state_kept
 from lmgym.scoring.function_forms import Given, RewardCall, RewardInput
-from lmgym.scoring.retries import RetryPolicy, Reward, RewardResult, call_with_retries, read_number
+from lmgym.scoring.retries import RETRIES, RetryPolicy, Reward, RewardResult, call_with_retries, read_number
 
 ARGUMENTS = ("samples", "prompts", "outputs", "tokenizer")
 OUTPUT_IDS = "output_ids"  # passed only to functions with a parameter of this name
@@ -43,7 +43,7 @@ class FunctionReward:
     tokenizer: Any
     timeout: float | None = 60.0
     """seconds a call may take; None: no limit, and no thread"""
-    retries: int = 2
+    retries: int = RETRIES
     name: str = "the reward function"
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from lmgym.errors import InputError
 from lmgym.scoring.comparing_judge import ComparingJudge
 from lmgym.scoring.moments import moments_of, sums_of
 from lmgym.scoring.protocol import Scorer, text_for
-from lmgym.scoring.retries import RetryPolicy, Reward, RewardResult, call_with_retries, read_number
+from lmgym.scoring.retries import RETRIES, RetryPolicy, Reward, RewardResult, call_with_retries, read_number
 from lmgym.scoring.scorers import HFScorer, TextCounts
 from lmgym.text import Conversation
 
@@ -38,7 +38,7 @@ class ScorerReward:
     """largest absolute value of a normalised score; None: no limit"""
     timeout: float | None = None
     """seconds a scorer may take for a batch; None: no limit, and no thread"""
-    retries: int = 2
+    retries: int = RETRIES
     first_weights: Mapping[str, float] = field(default_factory=dict)
     """of those that change: the weight at the beginning of a run, from which it goes evenly to that in `weights`"""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmgym.config import meanings
-from lmgym.runs.flags import flatten
+from lmgym.runs.fields import flatten
 from lmgym.runs.paths import PATHS
 from lmgym.shell import relative
 

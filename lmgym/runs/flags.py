@@ -5,32 +5,27 @@ launchers append `--local_rank`, booleans have four spellings, and errors should
 readable, rather than a box. Nothing heavy is imported: `--help` answers at once.
 """
 
-import ast
 import contextlib
 import dataclasses
 import functools
-import inspect
 import io
 import os
 import re
 import sys
-import textwrap
 import time
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
-from lmgym.console import printed_line, reader_may_leave, say
+from lmgym.console import printed_line, say
 from lmgym.errors import InputError, RunStopped, ServerError, bounded, misspelt, one_line, shown
+from lmgym.runs.fields import flag_texts, flag_types, rebuild
+from lmgym.runs.flag_help import print_help, split_help
 from lmgym.runs.locks import refuse_if_held
 from lmgym.runs.process_state import end_process
 
 T = TypeVar("T")
 
-USAGE = "LMGYM_USAGE"
-"""environment variable of the command that launched an experiment, without its flags"""
-HELP = frozenset({"-h", "--help"})
 FLAG = re.compile(r"--[A-Za-z_]")
 HYDRA = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 """a setting as Hydra writes it: data.train_batch_size=1024"""
@@ -38,7 +33,6 @@ HYDRA = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 HEAD_START_SECONDS = 5.0
 LONGEST_FLAG, MOST_UNKNOWN = 80, 40
 """characters of an unknown flag, and flags, that are printed"""
-_annotations: Callable[[Any], dict[str, Any]] = functools.cache(get_type_hints)
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -50,12 +44,12 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
     rank exits with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    helping = bool(HELP.intersection(arguments))
+    words, asked = split_help(arguments)
     try:
-        given = _read(config, [word for word in arguments if word not in HELP])
+        given = _read(config, words)
         changed = _changed(config, given)
-        if helping:
-            _help(changed)
+        if asked:
+            _help(changed, asked)
         if refuse_unread := getattr(changed, "refuse_unread", None):
             refuse_unread(given)
         run = getattr(changed, "run", changed)
@@ -63,8 +57,8 @@ def override(config: T, arguments: Sequence[str] | None = None) -> T:
         if output and not dry and _is_main():
             refuse_if_held(output)  # before libraries and data are loaded; the run takes the lock later
     except (InputError, RunStopped) as error:
-        if helping:
-            _help(config)
+        if asked:
+            _help(config, asked)
         exit_with_error(error)
     return changed
 
@@ -98,55 +92,6 @@ def _changed(config: T, given: Mapping[str, object]) -> T:
     return changed
 
 
-def flatten(config: object) -> dict[str, object]:
-    """All fields by name, including those of the groups, in the order of declaration."""
-    flat: dict[str, object] = {}
-    for name, value in _fields(config):
-        inner = _fields(value) if dataclasses.is_dataclass(value) else [(name, value)]
-        for key, item in inner:
-            assert key not in flat, f"two fields are called {key}, but flags need unique names"
-            flat[key] = item
-    return flat
-
-
-def _fields(config: object) -> list[tuple[str, object]]:
-    return [(field.name, getattr(config, field.name)) for field in dataclasses.fields(config)]  # type: ignore[arg-type]
-
-
-def flag_types(config: object) -> dict[str, Any]:
-    """The annotation of every flag. Asserts that names are unique and not reserved, and that groups nest once."""
-    hints = dict(_annotations(type(config)))
-    for _, value in _fields(config):
-        if dataclasses.is_dataclass(value):
-            assert not any(dataclasses.is_dataclass(item) for _, item in _fields(value)), "groups nest one level only"
-            hints |= _annotations(type(value))
-    hints = {name: hints[name] for name in flatten(config)}
-    assert not {"help", "local_rank"} & hints.keys(), "help and local_rank are reserved"
-    return hints
-
-
-def flag_texts(config: object) -> dict[str, str]:
-    """The text of each flag: the string below its field, on one line."""
-    kinds: list[Any] = [type(config), *(type(value) for _, value in _fields(config) if dataclasses.is_dataclass(value))]
-    return {name: text for kind in kinds for name, text in _field_texts(kind).items()}
-
-
-@functools.cache
-def _field_texts(kind: type) -> dict[str, str]:
-    """The string below each field of a dataclass and of its bases; empty where there is no source."""
-    found: dict[str, str] = {}
-    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
-        with contextlib.suppress(OSError, TypeError, SyntaxError):
-            [made] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-            assert isinstance(made, ast.ClassDef)
-            for one, following in pairwise(made.body):
-                if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-                    text = following.value if isinstance(following, ast.Expr) else None
-                    if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                        found[one.target.id] = " ".join(text.value.split())
-    return found
-
-
 def exit_with_error(error: InputError | RunStopped | ServerError) -> NoReturn:
     """Exits with the error's code, after printing it on rank 0 only: under a launcher all ranks raise the same error.
 
@@ -176,45 +121,9 @@ def _is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _help(config: object) -> NoReturn:
-    """Prints the help and exits with 0. USAGE in the environment is the command to show in its usage line.
-
-    The values are those of the config, or of what its method `as_resolved()` returns, without those that are `unread`;
-    below its docstring stands its `heading`, if it has one.
-    """
-    import tyro  # imported only when needed
-
-    kind, unread = type(config), getattr(config, "unread", ())
-    if resolved := getattr(config, "as_resolved", None):
-        config = resolved()
-    markers = (tyro.conf.OmitArgPrefixes,)
-    arguments = {"default": config, "args": ["--help"], "config": markers, "use_underscores": True}
-    about = "\n\n".join(filter(None, [inspect.getdoc(kind), getattr(config, "heading", "")]))
-    arguments["default"] = shown_settings = _without(config, unread)
-    with reader_may_leave():
-        tyro.cli(
-            type(shown_settings), **arguments, description=about, prog=os.environ.get(USAGE), console_outputs=_is_main()
-        )  # type: ignore[call-overload]
+def _help(config: object, asked: str) -> NoReturn:
+    print_help(config, asked, prints=_is_main())
     raise SystemExit(0)
-
-
-def _without(config: Any, names: Collection[str]) -> Any:
-    """The config, of a type whose help leaves out these settings, also of its groups."""
-    import tyro
-
-    suppressed: Any = tyro.conf.Suppress
-    hints, annotations, changed = get_type_hints(type(config), include_extras=True), dict[str, Any](), dict[str, Any]()
-    for name, value in _fields(config):
-        if dataclasses.is_dataclass(value):
-            changed[name] = _without(value, names)
-            annotations[name] = type(changed[name])
-        elif name in names:
-            changed[name], annotations[name] = value, suppressed[hints[name]]
-    if all(kind is type(getattr(config, name)) for name, kind in annotations.items()):
-        return config
-    spaces = {name: dataclasses.field(default=value) for name, value in changed.items()}
-    kind: Any = type(type(config).__name__, (type(config),), spaces | {"__annotations__": annotations})
-    return dataclasses.dataclass(frozen=True)(kind)(**dict(_fields(config)) | changed)
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -231,7 +140,9 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
         elif pairs:
             pairs[-1][1].append(argument)
         else:
-            raise InputError(f"unexpected argument {shown(argument)}; flags look like --name value, --help lists them")
+            raise InputError(
+                f"unexpected argument {shown(argument)}; flags look like --name value, --help all lists them"
+            )
     return [(flag, values) for flag, values in pairs if flag != "--local_rank" or len(values) > 1]
 
 
@@ -244,10 +155,10 @@ def _refuse_unknown(flags: Iterable[str], hints: dict[str, Any]) -> None:
         f"{one_line(flag, LONGEST_FLAG)}{_advice(flag[2:][:LONGEST_FLAG], hints)}" for flag in unknown[:MOST_UNKNOWN]
     ]
     if len(unknown) == 1:
-        raise InputError(f"unknown flag {advice[0]} (--help lists them all)")
+        raise InputError(f"unknown flag {advice[0]} (--help all lists them)")
     if len(unknown) > MOST_UNKNOWN:
         advice.append(f"and {len(unknown) - MOST_UNKNOWN:,} more")
-    error = InputError(f"{len(unknown):,} unknown flags (--help lists those that there are)")
+    error = InputError(f"{len(unknown):,} unknown flags (--help all lists those that there are)")
     error.details = advice
     raise error
 
@@ -360,15 +271,3 @@ def _in_words(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return " ".join(_in_words(part) for part in get_args(hint))
     return getattr(hint, "__name__", str(hint))
-
-
-def rebuild(config: T, values: dict[str, object]) -> T:
-    """The config with the named fields replaced, its groups first; each dataclass is checked once, when complete."""
-    replace: Callable[..., Any] = dataclasses.replace
-    changed: dict[str, Any] = {}
-    for name, value in _fields(config):
-        if not dataclasses.is_dataclass(value):
-            changed |= {name: values[name]} if name in values else {}
-        elif inner := {key: values[key] for key, _ in _fields(value) if key in values}:
-            changed[name] = replace(value, **inner)
-    return replace(config, **changed) if changed else config

@@ -16,7 +16,9 @@ import click
 from lmgym.config import Range, RunConfig
 from lmgym.console import say
 from lmgym.errors import NAME, InputError, did_you_mean, found_from, shown, shown_path
-from lmgym.runs.flags import HELP, HYDRA, USAGE, flag_types, read_flag, rebuild
+from lmgym.runs.fields import flag_types, rebuild
+from lmgym.runs.flag_help import USAGE, split_help
+from lmgym.runs.flags import HYDRA, read_flag
 from lmgym.runs.gpus import visible_gpus
 from lmgym.runs.launch import STAGES
 from lmgym.runs.layout import RUN_FILES
@@ -112,7 +114,8 @@ def describe_experiments(formatter: click.HelpFormatter, word: str) -> None:
         with formatter.section("Defaults"):
             formatter.write_text(heading)
     with formatter.section("Flags"):
-        formatter.write_text(f"`lmgym train {word} {form.experiment} --help` lists those of {form.experiment}.")
+        command = f"lmgym train {word} {form.experiment} --help"
+        formatter.write_text(f"`{command}` shows those that people use first, `{command} all` every one.")
 
 
 def config_of(word: str, name: str | None = None) -> Any:
@@ -269,8 +272,8 @@ def experiment_command(file: Path, flags: Sequence[str], num_gpus: int | None) -
 
 
 def asks_for_help(flags: Sequence[str]) -> bool:
-    """True for --help or -h."""
-    return bool(HELP & set(flags))
+    """True for --help, -h or --help all."""
+    return bool(split_help(flags)[1])
 
 
 def become(command: list[str], shown: bool = True) -> NoReturn:

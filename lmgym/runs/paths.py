@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from lmgym.console import print_as_given
 from lmgym.errors import InputError, shown_path
-from lmgym.runs.flags import flatten, rebuild
+from lmgym.runs.fields import flatten, rebuild
 
 
 class HasOutput(Protocol):

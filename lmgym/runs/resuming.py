@@ -180,6 +180,9 @@ def _choose_start(folder: Path, facts: Mapping[str, Any], resume: Resume, reshar
         ]
     if changed:
         notes.append(f"the checkpoint was written with {', '.join(changed)}: results may differ in the last digits")
+    if gone := {n: value for n, value in checkpoint.facts["settings"].items() if n not in facts["settings"]}:
+        of_old = ", ".join(f"{name}={shown(value)}" for name, value in gone.items())
+        notes.append(f"the checkpoint was written with settings that this version does not have: {of_old}")
     return Start(run_id, checkpoint, notes=(*notes, f"resuming from {checkpoint.path}"), folder=folder)
 
 
@@ -218,13 +221,16 @@ def _refuse_unknown_owner(folder: Path) -> None:
 
 
 def _refuse_difference(folder: Path, checkpoint: Checkpoint, facts: Mapping[str, Any], reshard: bool) -> None:
-    """Raises InputError, with the difference and the ways out, for a checkpoint of a run with other facts."""
+    """Raises InputError, with the difference and the ways out, for a checkpoint of a run with other facts.
+
+    Settings that only the checkpoint's version has are none of this run's.
+    """
     saved, path = checkpoint.facts, checkpoint.path
     # earlier versions kept paths as they were given
     before, now = {n: absolute_items(n, value) for n, value in saved["settings"].items()}, facts["settings"]
     changed = [
         f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
-        for name in {**before, **now}
+        for name in now
         if before.get(name) != now.get(name) and not (reshard and name == "micro_batch")
     ]
     if saved["engine"] != facts["engine"]:

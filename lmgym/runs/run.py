@@ -122,6 +122,11 @@ class Run:
         return run
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        """The run's config by setting, as run.json has it; empty on other ranks than the main one."""
+        return self._record.get("config", {})
+
+    @property
     def write_error(self) -> str:
         """The first thing that could not be written, and why, or that the folder is gone; empty if all is well.
 

@@ -121,9 +121,9 @@ def compares(path: str) -> bool:
         return False
 
 
-def load_scorers(words: str, precision: Precision = "auto", given: "Given | None" = None) -> dict[str, "Scorer"]:
+def load_scorers(words: str, given: "Given | None" = None) -> dict[str, "Scorer"]:
     """Scorers by name, on the GPU if there is one. Raises InputError for one that does not load."""
-    return {name: load_scorer(path, precision, given=given) for name, path in read_names(words).items()}
+    return {name: load_scorer(path, given=given) for name, path in read_names(words).items()}
 
 
 def load_scorer(
@@ -185,13 +185,13 @@ def weights_dtype(precision: Precision, device: str) -> "torch.dtype":
     return torch.bfloat16 if in_bf16 else torch.float32
 
 
-def load_on_main_rank(words: str | None, precision: Precision = "auto") -> dict[str, "Scorer"]:
+def load_on_main_rank(words: str | None) -> dict[str, "Scorer"]:
     """The scorers on rank 0, none on other ranks; not sharded, even under ZeRO-3. Collective."""
     from lmgym.distributed.deepspeed_engine import without_sharded_load
     from lmgym.distributed.ranks import raise_on_all_ranks, rank
 
     with without_sharded_load():
-        return raise_on_all_ranks(lambda: load_scorers(words, precision) if rank() == 0 and words is not None else {})
+        return raise_on_all_ranks(lambda: load_scorers(words) if rank() == 0 and words is not None else {})
 
 
 class Weights(NamedTuple):

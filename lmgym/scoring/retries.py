@@ -24,6 +24,7 @@ from typing import Any, Generic, Literal, TypeVar
 from lmgym.errors import MOST_SCORE, MOST_SECONDS, InputError, RunStopped, shown
 
 WHOLE_STALLS, LONE_STALLS = 2, 2
+RETRIES = 2
 MAX_MESSAGE = 300  # characters
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class RetryPolicy:
 
     timeout: float | None
     """seconds a call may take; None: no limit, and no thread"""
-    retries: int
+    retries: int = RETRIES
     """of a batch, after its first attempt; fewer if it stalls"""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from lmgym.config import CapabilitiesConfig
+from lmgym.config import CAPABILITIES_BATCH, CapabilitiesConfig
 from lmgym.console import say
 from lmgym.distributed.deepspeed_config import zero_stage
 from lmgym.distributed.random_state import random_state, restore_random_state
@@ -205,7 +205,7 @@ def suite_of_run(tasks: Sequence[Any], settings: CapabilitiesConfig, supervisor:
         return None
     doing = supervisor and (lambda: supervisor.heartbeat("tests of capabilities"))
     limit = settings.capabilities_limit or None
-    return Suite(tasks, limit, settings.capabilities_batch, beat=doing or (lambda: None))
+    return Suite(tasks, limit, CAPABILITIES_BATCH, beat=doing or (lambda: None))
 
 
 def report_of(found: Mapping[str, Estimate]) -> Report:

@@ -9,7 +9,7 @@ from lmgym.config import Preferred
 from lmgym.console import say
 from lmgym.distributed.deepspeed_config import read_config
 from lmgym.distributed.ranks import rank
-from lmgym.runs.flags import flatten, rebuild
+from lmgym.runs.fields import flatten, rebuild
 
 T = TypeVar("T")
 PROCESSOR = Path("/proc/cpuinfo")

@@ -23,8 +23,8 @@ from lmgym.models.forward.attention import checkpoint_contexts
 from lmgym.models.lora import add_lora
 from lmgym.models.parameters import count_parameters
 from lmgym.models.saving import try_saving
+from lmgym.runs.fields import flatten
 from lmgym.runs.files import storage_error, storage_full
-from lmgym.runs.flags import flatten
 from lmgym.runs.paths import absolute
 from lmgym.runs.resuming import describe, find_start
 from lmgym.runs.run import Run

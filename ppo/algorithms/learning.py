@@ -12,8 +12,8 @@ from ppo.algorithms.advantages import gae, masked_sums, sum_of_normalized, white
 from ppo.algorithms.kl import kl_estimates, kl_rewards
 from ppo.algorithms.losses import MOST_LOG_RATIO, clipped_loss, ratios_of_replies, value_loss
 from ppo.algorithms.masking import log_ratio
-from ppo.algorithms.methods import Outcome
-from ppo.config import CriticConfig, PPOConfig
+from ppo.algorithms.methods import Algorithm, Outcome
+from ppo.config import CriticConfig, MethodConfig
 from ppo.learner import LossFunction, LossTerms, Recorded
 from ppo.rollouts import Rollouts
 
@@ -22,9 +22,8 @@ EstimateAdvantages = Callable[[Rollouts, float], torch.Tensor]
 in them. Collective"""
 
 
-def advantage_estimator(config: PPOConfig) -> EstimateAdvantages:
-    """The estimator of the config's method."""
-    algorithm = config.algorithm
+def advantage_estimator(algorithm: Algorithm, by_turn: bool, critic: CriticConfig) -> EstimateAdvantages:
+    """The estimator of a method: by its critic's values, or by episodes or turns of a group."""
 
     def estimate(rollouts: Rollouts, kl_coef: float) -> torch.Tensor:
         rewards, outcome = rollouts.padded(rollouts.scores), algorithm.outcome
@@ -34,7 +33,7 @@ def advantage_estimator(config: PPOConfig) -> EstimateAdvantages:
         if rollouts.parts is not None:
             outcome = partial(sum_of_normalized, weights=rollouts.parts.weights)
         if outcome is None:
-            estimate_by_critic(config.critic, rollouts, rewards)
+            estimate_by_critic(critic, rollouts, rewards)
         elif algorithm.per_token:
             following = rewards.flip(1).cumsum(1).flip(1)
             of_token = rollouts.flat(following).double()
@@ -42,7 +41,7 @@ def advantage_estimator(config: PPOConfig) -> EstimateAdvantages:
             known = rollouts.has_reward[rollouts.episode_of_row].repeat(rollouts.reply_lengths)
             rollouts.advantages = _over_ranks(outcome, of_token, groups, known)
         else:
-            estimate_by_outcome(outcome, config.method.credit == "turn", rollouts, rollouts.flat(rewards))
+            estimate_by_outcome(outcome, by_turn, rollouts, rollouts.flat(rewards))
         rollouts.kl_coef = kl_coef if algorithm.kl_in == "loss" else 0.0
         found = rollouts.flat(rewards)
         if rollouts.parts is not None:
@@ -55,7 +54,7 @@ def advantage_estimator(config: PPOConfig) -> EstimateAdvantages:
 def estimate_by_critic(critic: CriticConfig, rollouts: Rollouts, rewards: torch.Tensor) -> None:
     """Fill in advantages and returns from rewards [E, T], by GAE."""
     mask, values = rollouts.mask, rollouts.padded(rollouts.values)
-    of_policy: float | torch.Tensor = critic.lam if critic.lam_policy is None else critic.lam_policy
+    of_policy: float | torch.Tensor = critic.lam
     if critic.lam_adaptive > 0:  # Yue et al. 2025 (VAPO), eq. 8
         of_policy = (1 - 1 / (critic.lam_adaptive * mask.sum(1).clamp(min=1))).clamp(min=0)
     of_value = critic.lam if critic.lam_value is None else critic.lam_value
@@ -112,9 +111,8 @@ def _over_ranks(outcome: Outcome, rewards: torch.Tensor, groups: np.ndarray, kno
     return found[start : start + len(rewards)].float()
 
 
-def loss_function(config: PPOConfig) -> LossFunction:
-    """The loss of the config's method: of the policy, with a KL and an entropy bonus; and vf_coef * the value loss."""
-    algorithm, method, critic = config.algorithm, config.method, config.critic
+def loss_function(algorithm: Algorithm, method: MethodConfig, critic: CriticConfig) -> LossFunction:
+    """The loss of a method: of the policy, with a KL and an entropy bonus; and vf_coef * the value loss."""
     token_loss = algorithm.token_loss or clipped_loss
 
     def of_policy(logprobs: torch.Tensor, entropies: torch.Tensor | None, r: Recorded):

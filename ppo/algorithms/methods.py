@@ -60,7 +60,7 @@ class Algorithm:
     @property
     def unread(self) -> set[str]:
         """Settings that the method does not read, beside the critic's where there is none."""
-        names = {"reuse_logprobs"} if self.has_critic else set()
+        names: set[str] = set()
         if self.has_critic or self.per_token:
             names |= {"credit"}
         if not self.compares:

@@ -142,12 +142,14 @@ class PPOConfig:
 
     def with_given(self, names: Collection[str]) -> "PPOConfig":
         """The config if the settings `names` were given: adapters take the place of the experiment's trained layers,
-        a reward that of its scorers, with the penalty that was measured against them, and a batch that fits into the
-        rollouts that of the experiment.
+        a reward that of its scorers, with the penalty that was measured against them, passes over the prompts that of
+        its updates, and a batch that fits into the rollouts that of the experiment.
         """
         config = self
         if "num_rollouts" in names and "global_batch" not in names:
             config = replace(self, optimizer=self._fitting_batches("micro_batch" in names))
+        if "epochs" in names and "max_updates" not in names:
+            config = replace(config, optimizer=replace(config.optimizer, max_updates=-1))
         if "lora_rank" in names and self.policy.lora_rank and "num_layers_unfrozen" not in names:
             config = replace(config, method=replace(self.method, num_layers_unfrozen=-1))
         if "reward" in names and self.reward.reward and "scorers" not in names:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lmgym.config import Range
+from lmgym.config import First, Range
 from lmgym.errors import MOST_SCORE, MOST_STEPS
 from ppo.algorithms.methods import KLEstimator, MethodName
 
@@ -21,7 +21,7 @@ CAPS: dict[SamplerCorrection, float] = {
 class MethodConfig:
     """The algorithm. None: the method's own, see `--dry_run` and docs/methods.md."""
 
-    method: MethodName = "ppo"
+    method: Annotated[MethodName, First()] = "ppo"
     """ppo has a critic; the others compare the replies to one prompt, or all replies, with each other"""
     ppo_epochs: Annotated[int | None, Range(1, 1000, also=(None,))] = None
     """passes over an iteration's rollouts"""
@@ -73,8 +73,6 @@ class MethodConfig:
         float | None, Range(1, 1000, also=(None,), hint="2 to 3 is usual, 1.1 of geometric_mask")
     ] = None
     """bound of the correction; None: 2 of token_truncate, 3 of sequence_mask, 1.1 of geometric_mask"""
-    reuse_logprobs: bool = True
-    """in fp32 and without a critic, several updates take p_old from the sampler; off: the policy runs once more"""
     num_layers_unfrozen: Annotated[int, Range(1, 65_536, also=(-1,), hint="-1 trains all")] = -1
     """train only the top layers: those below are frozen and run once per iteration; -1: all"""
     stop_kl: Annotated[float, Range(0, MOST_SCORE, hint="0.02 to 0.1 is usual, 0 never ends epochs early")] = 0.0
@@ -92,20 +90,14 @@ class CriticConfig:
     """peak learning rate of a value head or a separate critic; 0: learning_rate, as for all else"""
     critic_warmup: Annotated[int, Range(0, MOST_STEPS)] = 0
     """first iterations in which only the critic learns"""
-    critic_warmup_until: Annotated[
-        float | None, Range(-1, 1, also=(None,), hint="a share of the returns' variance")
-    ] = None
-    """ends the warm-up early, once the critic explains this share of the returns' variance"""
     gamma: Annotated[float, Range(0, 1)] = 1.0
     """discount per token: below 1 short replies earn more"""
     lam: Annotated[float, Range(0, 1)] = 0.95
-    """lambda of GAE, for advantages and returns"""
-    lam_policy: Annotated[float | None, Range(0, 1, also=(None,))] = None
-    """lambda of the policy's advantages; None: lam"""
+    """lambda of GAE, for the policy's advantages and the critic's returns"""
     lam_value: Annotated[float | None, Range(0, 1, also=(None,), hint="1 has no bias")] = None
     """lambda of the critic's returns; None: lam"""
     lam_adaptive: Annotated[float, Range(0, MOST_SCORE, hint="0.05 is usual, 0 is a fixed lambda")] = 0.0
-    """alpha of length-adaptive GAE: lam_policy is 1 - 1 / (alpha l) for an episode of l tokens; 0: fixed"""
+    """alpha of length-adaptive GAE: the policy's lambda is 1 - 1 / (alpha l) for an episode of l tokens; 0: lam"""
     cliprange_value: Annotated[
         float, Range(0, MOST_SCORE, above=True, infinite=True, hint="0.2 is usual, inf clips nothing")
     ] = 0.2

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lmgym.config import Range
+from lmgym.config import First, Range
 from lmgym.errors import MOST_SCORE, MOST_SECONDS
 from lmgym.scoring.named_scorers import compares, read_names
 
@@ -12,10 +12,10 @@ from lmgym.scoring.named_scorers import compares, read_names
 class RewardConfig:
     """Sources and processing of rewards."""
 
-    reward: str | None = None
+    reward: Annotated[str | None, First()] = None
     """[name=]FILE.py:FUNCTION, comma-separated: functions in Python, as of TRL, verl, OpenRLHF or trlx, beside scorers,
     if any; FILE.py with one function needs no name of it"""
-    scorers: str | None = None
+    scorers: Annotated[str | None, First()] = None
     """[name=]PATH, comma-separated; a path without a name is named after its folder"""
     weights: str | None = None
     """name=NUMBER, comma-separated, of reward and scorers, or name=FIRST:LAST, evenly over the run; None: 1 each"""
@@ -27,8 +27,6 @@ class RewardConfig:
     best_metric: str | None = None
     """model/ is the policy of the best evaluation by this monitor, eval_scorer or a name of monitor_scorers, and the
     last is in last/; None: model/ is the last"""
-    scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """of the scorers' weights, except for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
     normalize: Literal["run", "group", "none"] | None = None
     """each reward before the sum. run: shifted and scaled by its moments on replies of the policy before step 1; group:
     by those of each group, and the sum by those of the batch, for methods that compare replies; none: as it is; None:
@@ -50,8 +48,6 @@ class RewardConfig:
     """share of max_new_tokens over which overlong_penalty grows"""
     max_failed_rewards: Annotated[float, Range(0, 1)] = 0.1
     """share of an iteration's episodes whose reward may fail; above it the run stops"""
-    reward_retries: Annotated[int, Range(0, 1000)] = 2
-    """retries of a failed reward"""
     reward_timeout: Annotated[float, Range(0, MOST_SECONDS, above=True, hint="seconds")] = 360.0
     """seconds for a rank's batch after which a reward function or a scorer counts as stalled"""
 
@@ -68,7 +64,5 @@ class LimitConfig:
     max_kl: Annotated[float, Range(0, MOST_SCORE, hint="0 never stops")] = 100.0
     """nats per reply from the reference above which the run stops as collapsed; without a KL penalty they are measured
     in the first iteration and before evaluations only; 0: never"""
-    min_reward: Annotated[float | None, Range(-MOST_SCORE, MOST_SCORE, also=(None,), hint="none never stops")] = None
-    """mean reward below which the run stops as collapsed; None: never"""
     min_length: Annotated[float, Range(0, 1, below=True, hint="a share of the first length, 0 never stops")] = 0.1
     """mean reply length, as a share of the first iteration's, below which the run stops as collapsed; 0: never"""

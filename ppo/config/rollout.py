@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lmgym.config import Means, Range, UpTo
-from lmgym.errors import MOST_GB, MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
+from lmgym.config import First, Means, Range, UpTo
+from lmgym.errors import MOST_STEPS, MOST_TEMPERATURE, MOST_TOGETHER, MOST_TOKENS
 
 OWN = "vllm"  # the engine that is a server of the run's own
 OF_TEXT = {"top_k", "top_p", "repetition_penalty", "stop", "min_length"} | {
@@ -21,7 +21,7 @@ UNREAD = {"actions": OF_TEXT, "tokens": {"action_scores"}}
 class RolloutConfig:
     """Prompts and sampling."""
 
-    prompts: Annotated[str, Means("rows")] = "outputs/world/sft.parquet"
+    prompts: Annotated[str, First(), Means("rows")] = "outputs/world/sft.parquet"
     """file (.jsonl, .jsonl.gz, .parquet, .csv), folder or hub id: `prompt`, or a chat whose last reply is left out;
     several are separated by commas"""
     prompt_weights: Annotated[str | None, Means("weights of the rows")] = None
@@ -40,11 +40,11 @@ class RolloutConfig:
     settings behind a question mark: gymnasium:FrozenLake-v1?is_slippery=False"""
     max_turns: Annotated[int, Range(1, MOST_STEPS)] = 1000
     """steps of an environment after which an episode counts as truncated, such as one that never ends"""
-    num_rollouts: Annotated[int, Range(1, MOST_TOGETHER)] = 128
+    num_rollouts: Annotated[int, First(), Range(1, MOST_TOGETHER)] = 128
     """episodes per iteration, over all ranks"""
     num_generations: Annotated[int | None, Range(1, MOST_TOGETHER, also=(None,))] = None
     """replies to each prompt: num_rollouts are num_rollouts / num_generations prompts"""
-    max_new_tokens: int = 48
+    max_new_tokens: Annotated[int, First()] = 48
     """maximum tokens of a reply"""
     policy_over: Literal["tokens", "actions"] = "tokens"
     """what the policy is a distribution over: all texts, token by token, or the actions that observations list"""
@@ -74,8 +74,6 @@ class RolloutConfig:
     """iterations between two policies that are saved to the pool"""
     replay: str | None = None
     """EPISODES.jsonl[:LINE] to play again, in place of training: `lmgym replay` sets it"""
-    frozen_cache_gb: Annotated[float, Range(0, MOST_GB, hint="0 keeps nothing")] = 2.0
-    """memory per rank for the frozen layers' hidden states of an iteration (num_layers_unfrozen), GiB"""
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,6 @@ class EngineConfig:
     """share of the GPU's memory for the server that the run starts"""
     engine_sleep: bool = False
     """the server that the run starts gives back the GPU's memory while nothing is sampled"""
-    engine_concurrency: Annotated[int, Range(1, MOST_TOGETHER)] = 64
-    """most requests of a rank that the server has at a time"""
-    prove_every: Annotated[int, Range(1, MOST_STEPS)] = 10
-    """syncs of the server's weights after which the proof with changed weights is repeated"""
     async_rollouts: Annotated[int, Range(0, 1)] = 0
     """iterations that rollouts are sampled ahead: 1, the next ones are sampled while an iteration trains, by the
     weights from before it"""

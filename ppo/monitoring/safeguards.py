@@ -22,7 +22,8 @@ from lmgym.environments.episodes import Episode
 from lmgym.errors import COLLAPSED, REWARDS_FAILED, InputError, RunStopped
 from lmgym.runs.resuming import FOLDER
 from lmgym.runs.run import Run
-from ppo.config import LimitConfig, PPOConfig
+from ppo.algorithms.methods import Algorithm
+from ppo.config import LimitConfig, SamplerCorrection
 from ppo.experience import LogprobMismatch, mismatch_of
 from ppo.rollouts import Rollouts
 from ppo.setup import TrainingComponents
@@ -42,7 +43,6 @@ RATIO = "the first update's ratio would not be 1; a defect of ours, or an untest
 
 
 def check_rollouts(
-    config: PPOConfig,
     c: TrainingComponents,
     state: LoopState,
     episodes: Sequence[Episode],
@@ -55,62 +55,66 @@ def check_rollouts(
     trainer's: their log-probabilities must differ, and only those of the next rollouts' weights are compared. Returns
     warnings.
     """
-    notes: list[str] = []
-    raise_on_all_ranks(partial(check_finite, config, c.tokenizer, rollouts))
+    notes, precision = list[str](), c.experience.precision
+    raise_on_all_ranks(partial(check_finite, precision, c.tokenizer, rollouts))
     raise_on_all_ranks(partial(c.sampler.refuse_stale, c.engine.version))
     if mismatch is not None and not rollouts.staleness:
-        notes = _check_distance(config, c, state, rollouts, mismatch)
+        if c.sampler.whole is None:
+            notes = server_notes(precision, c.experience.correction, state, mismatch)
+        elif rounding := _check_distance(c, state, rollouts, mismatch):
+            notes = rounding_notes(rounding, c.learner.algorithm.epsilon_high)
     if state.iteration == 0:
         eos, rounded = c.sampler.generator.eos, state.rounding
         at_reference = state.begins_at_reference
         raise_on_all_ranks(
-            partial(check_first_rollouts, config, c.tokenizer, eos, episodes, rollouts, rounded, at_reference)
+            partial(check_first_rollouts, precision, c.tokenizer, eos, episodes, rollouts, rounded, at_reference)
         )
     return notes
 
 
 def _check_distance(
-    config: PPOConfig,
     c: TrainingComponents,
     state: LoopState,
     rollouts: Rollouts,
     mismatch: LogprobMismatch,
     rows: np.ndarray | None = None,
-) -> list[str]:
+) -> Rounding | None:
     """Raises InputError, on all ranks, if sampler and trainer, in old_logprobs, disagree on `rows`. Collective.
 
-    The allowed difference is measured on the first rollouts, and again if it is exceeded. Returns warnings.
+    The allowed difference is measured on the first rollouts, for which it is returned, and again if it is exceeded.
     """
-    known, precision = state.rounding, config.policy.precision
+    known, precision = state.rounding, c.experience.precision
     if c.sampler.whole is None:
-        return server_notes(config, state, mismatch)
+        return None
     found = mismatch.largest if precision == "fp32" else mismatch.mean
     if known is not None and found <= allowed_difference(precision, known, mismatch.tokens):
-        return []
+        return None
     rounding = measure_rounding(
         c.sampler.whole, rollouts, c.experience.actor.temperature, c.experience.device, precision, rows
     )
-    raise_on_all_ranks(partial(check_sampler, config, c.tokenizer, rollouts, rounding))
+    raise_on_all_ranks(partial(check_sampler, c.tokenizer, rollouts, rounding))
     state.rounding = rounding.trainer
-    return [] if known is not None else rounding_notes(config, rounding)
+    return rounding if known is None else None
 
 
-def server_notes(config: PPOConfig, state: LoopState, mismatch: LogprobMismatch) -> list[str]:
+def server_notes(
+    precision: str, correction: tuple[SamplerCorrection, float], state: LoopState, mismatch: LogprobMismatch
+) -> list[str]:
     """A line on the first rollouts' distance from a server's log-probabilities; its weights were proved at the sync.
 
     The distance, of two computations that round differently, stands for the policy's own rounding.
     """
     if state.iteration:
         return []
-    state.rounding = mismatch.largest if config.policy.precision == "fp32" else mismatch.mean
-    mode, cap = config.correction
+    state.rounding = mismatch.largest if precision == "fp32" else mismatch.mean
+    mode, cap = correction
     return [
         f"server and trainer differ by {mismatch.mean:.2g} nats a token, at most {mismatch.largest:.2g} "
         f"({mismatch.tokens:,} tokens); corrected by {mode}, {cap:g}"
     ]
 
 
-def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
+def check_finite(precision: str, tokenizer, rollouts: Rollouts) -> None:
     """Raises InputError, naming the token, for a log-probability that is not finite."""
     wrong = ~torch.isfinite(rollouts.old_logprobs)
     if wrong.any():
@@ -118,17 +122,17 @@ def check_finite(config: PPOConfig, tokenizer, rollouts: Rollouts) -> None:
         raise InputError(
             f"the policy gives {_token(tokenizer, rollouts, index)} the log-probability "
             f"{rollouts.old_logprobs[index]:g}: its weights hold numbers that are not finite, or too large for "
-            f"{config.policy.precision}; needed: a model with finite log-probabilities"
+            f"{precision}; needed: a model with finite log-probabilities"
         )
 
 
-def check_sampler(config: PPOConfig, tokenizer, rollouts: Rollouts, rounding: Rounding) -> None:
+def check_sampler(tokenizer, rollouts: Rollouts, rounding: Rounding) -> None:
     """Raises InputError if sampler and trainer differ by more than the policy's own rounding explains."""
     if rounding.sampler <= rounding.allowed:
         return
     worst = int((rollouts.old_logprobs - rollouts.sampler_logprobs).abs().argmax()) if len(rollouts.rows) else None
     where = "" if worst is None else f", most at {_token(tokenizer, rollouts, worst)}"
-    precision, unit, wider = config.policy.precision, "nats a token", "fp32"
+    precision, unit, wider = rounding.precision, "nats a token", "fp32"
     if precision == "fp32":
         unit, wider = "nats at one token", "fp64"
     raise InputError(
@@ -138,20 +142,20 @@ def check_sampler(config: PPOConfig, tokenizer, rollouts: Rollouts, rounding: Ro
     )
 
 
-def rounding_notes(config: PPOConfig, rounding: Rounding) -> list[str]:
+def rounding_notes(rounding: Rounding, epsilon_high: float) -> list[str]:
     """A warning if the precision is too coarse for this policy's ratios to mean much."""
-    precision = config.policy.precision
+    precision = rounding.precision
     if precision == "fp32" or rounding.trainer <= COARSE_ROUNDING:
         return []
     return [
         f"warning: {precision} is coarse for this policy: its log-probabilities differ by {rounding.trainer:.2g} nats "
         f"a token between {precision} and fp32 ({rounding.tokens} tokens), where ratios are clipped at "
-        f"{1 + config.algorithm.epsilon_high:g}; --precision fp32 learns from more than rounding"
+        f"{1 + epsilon_high:g}; --precision fp32 learns from more than rounding"
     ]
 
 
 def check_first_rollouts(
-    config: PPOConfig,
+    precision: str,
     tokenizer,
     eos: Sequence[int],
     episodes: Sequence[Episode],
@@ -160,15 +164,8 @@ def check_first_rollouts(
     at_reference: bool = True,
 ) -> None:
     """Raises InputError if the reference is another model, or eos or scores are misplaced; see state.py."""
-    if (
-        at_reference
-        and config.method.reference is None
-        and (
-            found := _difference(
-                config, tokenizer, rollouts, rollouts.old_logprobs, rollouts.reference_logprobs, rounding
-            )
-        )
-    ):
+    both = rollouts.old_logprobs, rollouts.reference_logprobs
+    if at_reference and (found := _difference(precision, tokenizer, rollouts, *both, rounding)):
         raise InputError(f"policy and reference have the same weights and differ by {found}")
     steps, last = (
         [step for episode in episodes for step in episode.steps],
@@ -192,13 +189,12 @@ class FirstForward:
 
     def __init__(
         self,
-        config: PPOConfig,
         c: TrainingComponents,
         state: LoopState,
         rollouts: Rollouts,
         mismatch: LogprobMismatch | None,
     ) -> None:
-        self.config, self.c, self.state, self.rollouts = config, c, state, rollouts
+        self.c, self.state, self.rollouts = c, state, rollouts
         self.mismatch = mismatch
         """of sampler and trainer, once it is known"""
 
@@ -207,21 +203,21 @@ class FirstForward:
 
         Raises InputError on all ranks.
         """
-        config, tokenizer, rollouts = self.config, self.c.tokenizer, self.rollouts
+        precision, tokenizer, rollouts = self.c.experience.precision, self.c.tokenizer, self.rollouts
         if self.state.iteration == 0:
-            ratio = partial(check_ratio, config, tokenizer, rollouts, tokens, logprobs, self.state.rounding)
+            ratio = partial(check_ratio, precision, tokenizer, rollouts, tokens, logprobs, self.state.rounding)
             raise_on_all_ranks(ratio)
         if self.mismatch is not None:
             return
         found = replace(rollouts, old_logprobs=rollouts.sampler_logprobs.index_copy(0, tokens, logprobs))
-        raise_on_all_ranks(partial(check_finite, config, tokenizer, found))
+        raise_on_all_ranks(partial(check_finite, precision, tokenizer, found))
         self.mismatch = mismatch_of(rollouts, tokens, logprobs)
         rows = np.unique(np.searchsorted(rollouts.row_starts, tokens.numpy(), side="right") - 1)
-        _check_distance(config, self.c, self.state, found, self.mismatch, rows)
+        _check_distance(self.c, self.state, found, self.mismatch, rows)
 
 
 def check_ratio(
-    config: PPOConfig,
+    precision: str,
     tokenizer,
     rollouts: Rollouts,
     tokens: torch.Tensor,
@@ -229,7 +225,7 @@ def check_ratio(
     rounding: float | None = None,
 ) -> None:
     """Raises InputError if the first training forward differs from the log-probabilities recorded of these tokens."""
-    if found := _difference(config, tokenizer, rollouts, logprobs, rollouts.old_logprobs[tokens], rounding, tokens):
+    if found := _difference(precision, tokenizer, rollouts, logprobs, rollouts.old_logprobs[tokens], rounding, tokens):
         raise InputError(
             f"before any update the new log-probabilities and the old ones differ by {found}: PPO's ratio must begin "
             "at 1; a defect of ours, or a model whose forward is not the same twice"
@@ -237,7 +233,7 @@ def check_ratio(
 
 
 def _difference(
-    config: PPOConfig,
+    precision: str,
     tokenizer,
     rollouts: Rollouts,
     logprobs: torch.Tensor,
@@ -251,7 +247,7 @@ def _difference(
     """
     if not len(logprobs):
         return ""
-    difference, precision = (logprobs - others).abs().nan_to_num(torch.inf), config.policy.precision
+    difference = (logprobs - others).abs().nan_to_num(torch.inf)
     wider, found = ("fp64", difference.max()) if precision == "fp32" else ("fp32", difference.mean())
     most = allowed_difference(precision, rounding or 0.0, len(logprobs))
     if found <= most:
@@ -273,14 +269,14 @@ def _token(tokenizer, rollouts: Rollouts, index: int) -> str:
     return f"token {within} of reply {row}, {tokenizer.decode([id_])!r} (id {id_})"
 
 
-def spread_notes(config: PPOConfig, state: LoopState, metrics: Mapping[str, float]) -> list[str]:
+def spread_notes(algorithm: Algorithm, state: LoopState, metrics: Mapping[str, float]) -> list[str]:
     """A line on the rewards within groups before step 1; once in a run, a warning that most groups teach nothing.
 
     That is told before step 1, or in the second iteration in a row: a few groups may have equal rewards by chance.
     """
     if "groups/reward_std" not in metrics:
         return []
-    algorithm, first, equal = config.algorithm, state.iteration == 0, metrics["groups/equal_rewards"]
+    first, equal = state.iteration == 0, metrics["groups/equal_rewards"]
     teach_nothing = algorithm.compares and equal > MOST_EQUAL
     if state.equal_iterations >= 0:
         state.equal_iterations = state.equal_iterations + 1 if teach_nothing else 0
@@ -301,7 +297,7 @@ def spread_notes(config: PPOConfig, state: LoopState, metrics: Mapping[str, floa
 
 
 def reward_notes(
-    config: PPOConfig, state: LoopState, episodes: Sequence[Episode], spread: Mapping[str, float]
+    algorithm: Algorithm, state: LoopState, episodes: Sequence[Episode], spread: Mapping[str, float]
 ) -> list[str]:
     """Lines on the spread within groups, and a warning at the first of several iterations whose rewards are all equal
     on all ranks, unless the former tell it. `spread` has the metrics of groups. Collective.
@@ -309,8 +305,8 @@ def reward_notes(
     own = {reward for episode in episodes if (reward := episode.total_reward) is not None}
     rewards = set().union(*all_gather_objects({min(own), max(own)} if own else own))
     before, state.reward_is_flat = state.reward_is_flat, len(rewards) == 1
-    notes = spread_notes(config, state, spread)
-    if before or not state.reward_is_flat or (notes and config.algorithm.compares):
+    notes = spread_notes(algorithm, state, spread)
+    if before or not state.reward_is_flat or (notes and algorithm.compares):
         return notes
     return [
         *notes,
@@ -364,11 +360,9 @@ def stop_if_too_many_failed(failed: int, total: int, most: float, error: str) ->
 
 def collapse(metrics: Mapping[str, float], limits: LimitConfig, first_length: float) -> str:
     """The reason to stop now, or an empty string."""
-    kl, length, reward = metrics.get("kl/reference", 0.0), metrics["rollout/reply_tokens"], metrics["reward/mean"]
+    kl, length = metrics.get("kl/reference", 0.0), metrics["rollout/reply_tokens"]
     if not math.isfinite(kl) or 0 < limits.max_kl < kl:
         return f"the policy is {kl:.1f} nats per reply from its reference, more than max_kl={limits.max_kl:g}"
-    if limits.min_reward is not None and reward < limits.min_reward:
-        return f"the mean reward is {reward:.3f}, less than min_reward={limits.min_reward:g}"
     if length < limits.min_length * first_length:
         return (
             f"replies have {length:.1f} tokens on average, {first_length:.1f} at first: less than the share "

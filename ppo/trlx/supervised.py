@@ -11,8 +11,8 @@ from typing import Any
 from lmgym.console import say
 from lmgym.distributed.ranks import world_size
 from lmgym.errors import InputError, shown
+from lmgym.runs.fields import flatten
 from lmgym.runs.files import write_text
-from lmgym.runs.flags import flatten
 from ppo.trlx.data.configs import TRLConfig
 from ppo.trlx.settings import number, sampling_settings, shared_settings, show
 

@@ -154,9 +154,9 @@ def _check_names(config: IterativeConfig, own: Mapping[str, Scorer]) -> None:
 
 def load(config: IterativeConfig) -> tuple[dict[str, Scorer], dict[str, Scorer]]:
     """(scorers, monitor), on every rank. Raises InputError, on all of them, if one does not load. Collective."""
-    words, precision = (config.judge.scorers, config.judge.monitor_scorer), config.judge.scorer_precision
+    words = config.judge.scorers, config.judge.monitor_scorer
     with without_sharded_load():
-        scorers, monitor = raise_on_all_ranks(lambda: [load_scorers(w, precision) if w else {} for w in words])
+        scorers, monitor = raise_on_all_ranks(lambda: [load_scorers(w) if w else {} for w in words])
     return scorers, monitor
 
 

@@ -1,10 +1,11 @@
 """The config of a run in rounds: frozen, in groups, every field a flag."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from lmgym.config import (
     ColumnConfig,
+    First,
     Means,
     ModelConfig,
     OptimizerConfig,
@@ -22,7 +23,7 @@ from preferences.config import LossConfig
 class PromptConfig:
     """Source, split and truncation of the prompts."""
 
-    prompts: Annotated[str, Means("rows")] = "Anthropic/hh-rlhf"
+    prompts: Annotated[str, First(), Means("rows")] = "Anthropic/hh-rlhf"
     """file, folder or hub id, with prompts in any form; several are separated by commas"""
     prompt_weights: Annotated[str | None, Means("weights of the rows")] = None
     """of several data sets: numbers separated by commas, in whose proportion prompts are used; None: all prompts"""
@@ -42,9 +43,9 @@ class PromptConfig:
 class RoundConfig:
     """A round before its updates: sampling, scoring and pairing."""
 
-    prompts_per_round: Annotated[int, Range(1, MOST_TOGETHER)] = 512
+    prompts_per_round: Annotated[int, First(), Range(1, MOST_TOGETHER)] = 512
     """prompts, and pairs, of a round: a multiple of global_batch; equal to it, training is online"""
-    num_generations: Annotated[int, Range(2, MOST_TOGETHER, hint="a pair needs 2 replies")] = 4
+    num_generations: Annotated[int, First(), Range(2, MOST_TOGETHER, hint="a pair needs 2 replies")] = 4
     """replies to each prompt, of which the best and the worst are paired"""
     renew_reference: bool = False
     """the reference is the policy at the beginning of each round; else the model that training starts from"""
@@ -62,15 +63,13 @@ class RoundConfig:
 class JudgeConfig:
     """The scorers of the replies."""
 
-    scorers: str | None = None
+    scorers: Annotated[str | None, First()] = None
     """[name=]PATH, separated by commas: the best reply has the highest weighted sum of their scores"""
     weights: str | None = None
     """name=NUMBER, separated by commas; 1 by default"""
     monitor_scorer: str | None = None
     """[name=]PATH of a scorer that never chooses, for the win rate, and for an alarm if its score falls while the
     scorers' rises; None: the win rate is by the scorers themselves"""
-    scorer_precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """of scorers' weights, but for their heads in fp32; auto: bf16 on a GPU, fp32 on a CPU"""
     missing_eos_penalty: Annotated[float, Range(0, MOST_SCORE)] = 1.0
     """subtracted from the score of a reply that did not end by itself"""
 

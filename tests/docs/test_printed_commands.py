@@ -16,6 +16,7 @@ from lmgym.apps.debate.commands import tournaments
 from lmgym.apps.games.small_policy import untrained
 from lmgym.cli.launch import launch_command
 from lmgym.environments.random_walks_model import made_once
+from lmgym.runs.flag_help import split_help
 from lmgym.runs.flags import override
 from lmgym.runs.launching import FORMS, experiments, find_experiment
 from lmgym.runs.user_code import import_file
@@ -71,7 +72,7 @@ def check_flags(experiment: Path, words: list[str]) -> None:
         first = 3 if words[3].startswith("-") else 4
     else:
         first = next(n for n, word in enumerate(words) if word.removesuffix(".py").endswith(experiment.stem)) + 1
-    flags = [word for word in words[first:] if word != "--help" and word != "$ARGS"]
+    flags, _ = split_help(word for word in words[first:] if word != "$ARGS")
     if "--num_gpus" in flags:
         place = flags.index("--num_gpus")
         del flags[place : place + 2]

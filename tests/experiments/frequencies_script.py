@@ -26,8 +26,8 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
 from lmgym.runs.run import Run
 from lmgym.training.plan import TrainingPlan
-from ppo.actor_critic import build
 from ppo.config import PPOConfig
+from ppo.setup import build
 from reward_models.config import RewardModelConfig
 from reward_models.pairwise import PairTask
 from sft.config import SftConfig

@@ -7,7 +7,7 @@ from typing import Any
 from launching import assert_metrics_are_known
 
 from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
-from lmgym.runs.flags import flatten
+from lmgym.runs.fields import flatten
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.task_setups import Prepare, text_with_function
 from ppo.train import train

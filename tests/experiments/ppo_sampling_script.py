@@ -18,9 +18,8 @@ from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.packed_rows import pack_rows
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.launch import launch
-from ppo.actor_critic import build
 from ppo.config import PPOConfig
-from ppo.setup import make_engine
+from ppo.setup import build, make_engine
 from ppo.weight_sync import SamplingPolicy
 
 PHASES = 100

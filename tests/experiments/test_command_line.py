@@ -45,7 +45,7 @@ def test_a_dry_run_shows_three_rows_with_their_tokens_and_writes_nothing(
 def test_an_unknown_flag_exits_with_2_and_names_the_near_one() -> None:
     done = run(launch("python", "--learning_rte", "1e-5"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: unknown flag --learning_rte; did you mean --learning_rate? (--help lists them all)\n"
+    assert done.stderr == "error: unknown flag --learning_rte; did you mean --learning_rate? (--help all lists them)\n"
 
 
 def test_an_unknown_flag_under_deepspeed_is_said_once_and_exits_with_2() -> None:
@@ -59,7 +59,7 @@ def test_an_unknown_flag_under_deepspeed_is_said_once_and_exits_with_2() -> None
 def test_help_imports_no_torch_and_so_is_instant(tmp_path: Path) -> None:
     code = (
         "import runpy, sys\n"
-        f"sys.argv = [{str(EXPERIMENT)!r}, '--help']\n"
+        f"sys.argv = [{str(EXPERIMENT)!r}, '--help', 'all']\n"
         "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "finally: print({'torch', 'transformers', 'deepspeed'} & set(sys.modules))"
     )

@@ -18,7 +18,7 @@ from vllm_stubs import VLLMStub
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.vllm_generator import refuse_unfit_server
 from lmgym.models.loading import load_tokenizer
-from ppo import sync_proof
+from ppo import engine_sampler, sync_proof
 
 ADAPTERS = {"lora_rank": 2, "lora_alpha": 4}
 
@@ -83,7 +83,7 @@ def test_a_server_that_lies_is_refused_before_step_1(
     assert not lines_of(tmp_path / "run")
 
 
-SLOWLY: dict[str, Any] = {"learning_rate": 1e-7, "ppo_epochs": 1, "global_batch": 16, "prove_every": 3}
+SLOWLY: dict[str, Any] = {"learning_rate": 1e-7, "ppo_epochs": 1, "global_batch": 16}
 """one update an iteration, which hardly changes a log-probability"""
 
 
@@ -96,8 +96,9 @@ SLOWLY: dict[str, Any] = {"learning_rate": 1e-7, "ppo_epochs": 1, "global_batch"
     ("answers_the_first_prompt@5", {}, "server and trainer differ|all trained weights were changed and synced"),
 ])  # fmt: skip
 def test_a_server_that_begins_to_lie_ends_the_run_with_a_checkpoint_within_two_proofs(
-    lie: str, settings: dict, expected: str, stub, talkative_models, chats_file: Path, tmp_path: Path
+    lie: str, settings: dict, expected: str, stub, talkative_models, chats_file: Path, tmp_path: Path, monkeypatch
 ) -> None:
+    monkeypatch.setattr(engine_sampler, "PROVE_EVERY", 3)
     with pytest.raises(RunStopped, match=expected) as stopped:
         train_small(
             talkative_models["llama"], chats_file, tmp_path, engine=stub(lie).engine, max_updates=12,
@@ -110,9 +111,10 @@ def test_a_server_that_begins_to_lie_ends_the_run_with_a_checkpoint_within_two_p
 
 
 def test_a_run_one_step_ahead_proves_between_requests(
-    stub, talkative_models, chats_file: Path, tmp_path: Path, capfd
+    stub, talkative_models, chats_file: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = SLOWLY | {"prove_every": 1, "async_rollouts": 1, "max_updates": 4, "eval_updates": 2}
+    given = SLOWLY | {"async_rollouts": 1, "max_updates": 4, "eval_updates": 2}
+    monkeypatch.setattr(engine_sampler, "PROVE_EVERY", 1)
     run = train_small(talkative_models["llama"], chats_file, tmp_path, engine=stub().engine, **given)
     assert len([line for line in lines_of(run) if "engine/sync_gap" in line]) == 4
     assert "proved again" not in capfd.readouterr().out

@@ -21,8 +21,8 @@ from lmgym.errors import InputError, RunStopped
 from lmgym.models.critics import ValueHead, save_critic
 from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
-from ppo.actor_critic import build
 from ppo.config import CriticConfig, PPOConfig, RewardConfig
+from ppo.setup import build
 from ppo.task_setups import TaskSetup, chat_with_scorers, text_with_function
 
 SCRIPT = ROOT / "tests/experiments/ppo_script.py"
@@ -94,11 +94,12 @@ def test_adapters_start_at_a_kl_of_0_and_are_saved_beside_the_merged_model(go: G
 
 
 def test_frozen_layers_stay_and_a_small_budget_runs_them_again_with_the_same_result(
-    go: Go, talkative_models, capsys
+    go: Go, talkative_models, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = go(num_layers_unfrozen=1)
     assert "run again" not in words(capsys.readouterr().out)
-    again = go(name="again", num_layers_unfrozen=1, frozen_cache_gb=0)
+    monkeypatch.setattr("ppo.experience.FROZEN_CACHE_GIB", 0.0)
+    again = go(name="again", num_layers_unfrozen=1)
     assert "the frozen layers run again in every epoch" in words(capsys.readouterr().out)
     far = moved(kept, talkative_models["gpt2"])
     frozen = ("wte", "wpe", "h.0.")

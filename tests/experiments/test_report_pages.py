@@ -79,9 +79,8 @@ def folders(small_models, talkative_models, few_pairs, held_out_pairs, chats_fil
     for name, function in (("resumed", interrupting), ("failed", failing)):
         prepare = text_with_function(function, as_text=False)
         with pytest.raises(RunStopped):
-            train_small(model, chats_file, root, prepare, name, reward_retries=0, eval_updates=4)
-    train_small(model, chats_file, root, text_with_function(interrupting, as_text=False), "resumed", reward_retries=0,
-                eval_updates=4)  # fmt: skip
+            train_small(model, chats_file, root, prepare, name, eval_updates=4)
+    train_small(model, chats_file, root, text_with_function(interrupting, as_text=False), "resumed", eval_updates=4)
     return {name: root / name for name in KINDS}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmgym.runs.flags import flatten
+from lmgym.runs.fields import flatten
 
 EXPERIMENTS = (
     "reward_models/experiments/hh_pairwise.py",

@@ -16,13 +16,9 @@ from lmgym.generation.local_generation import CHECK_EVERY, LocalGenerator
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.models.loading import load_tokenizer
 from lmgym.runs.flags import override
-from ppo.actor_critic import build
-from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience
-from ppo.learner import Learner
 from ppo.rollouts import gather
-from ppo.setup import make_engine
+from ppo.setup import build, make_engine, make_estimator, make_experience, make_learner
 from reward_models.experiments import hh_pairwise
 from reward_models.train import train_pairwise
 
@@ -83,12 +79,10 @@ def test_an_updates_waits_do_not_grow_with_its_micro_batches(small_models: dict[
         actor.to(device)
         assert reference is not None
         reference.model.to(device)
-        engine, rollouts = make_engine(config, actor, None), gather(episodes, config)
-        learner = Learner(
-            config, engine, loss_function(config), lambda _: 1e-3, device, lambda *said: pytest.fail(str(said))
-        )
-        Experience(config, engine, reference, device).measure(rollouts)
-        advantage_estimator(config)(rollouts, 0.0)
+        engine, rollouts = make_engine(config, actor, None), gather(episodes, config.reward)
+        learner = make_learner(config, engine, lambda _: 1e-3, device, lambda *said: pytest.fail(str(said)))
+        make_experience(config, engine, reference, device).measure(rollouts)
+        make_estimator(config)(rollouts, 0.0)
         learner.learn(rollouts, 0, 0)  # an optimizer's state, and what is done once a process
         return waits(lambda: learner.learn(rollouts, 1, 1))
 

@@ -19,7 +19,8 @@ import sft.check
 from lmgym.config import ModelConfig, Range
 from lmgym.errors import InputError, shown
 from lmgym.generation.protocol import Sampling
-from lmgym.runs.flags import flatten, override
+from lmgym.runs.fields import flatten
+from lmgym.runs.flags import override
 from ppo.config import PPOConfig
 from ppo.train import train as train_ppo
 from preferences.config import PreferenceConfig
@@ -119,9 +120,10 @@ def test_a_number_is_refused_exactly_outside_its_range(number: Number) -> None:
     config = STAGES[number.stage][0]
     settings = getattr(config, number.group) if number.group else config
     hint = get_type_hints(type(settings), include_extras=True)[number.name]
-    if number.name in SAMPLING and number.stage == "ppo" and not hasattr(hint, "__metadata__"):
+    ranges = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Range)]
+    if number.name in SAMPLING and number.stage == "ppo" and not ranges:
         return  # `Sampling` has its range
-    [limits] = hint.__metadata__
+    [limits] = ranges
     assert number.refusal(math.nan).endswith(f"needed: {limits}")
     for value in {limits.low, limits.low - 1, limits.high, limits.high + 1, -1, 0, 1, *limits.also} - {None}:
         stricter = value == 0 and number.stage == "ppo" and number.name == "learning_rate"

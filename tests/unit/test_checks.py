@@ -5,7 +5,7 @@ Refusals are the lines of `raise` statements with their conditions, and of funct
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -40,13 +40,13 @@ def share_of_refusals(files: Iterator[Path]) -> float:
     return sum(len(refusal_lines(ast.parse(text))) for text in texts) / sum(len(text.splitlines()) for text in texts)
 
 
-def takes_config(text: str) -> bool:
-    """True if a function has a parameter that is annotated as a config or one of its groups."""
+def takes_config(text: str, configs: Set[str] = CONFIGS) -> bool:
+    """True if a function has a parameter that is annotated as one of these."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             for parameter in (*node.args.args, *node.args.kwonlyargs):
                 names = {one.id for one in ast.walk(parameter) if isinstance(one, ast.Name)}
-                if names & CONFIGS:
+                if names & configs:
                     return True
     return False
 
@@ -69,7 +69,15 @@ def test_a_config_passes_through_few_files_before_step_1() -> None:
     """The experiment, its flags, and every module reached from the loop with a function that takes a config."""
     taking = [name for name in sorted(reached_from("ppo.train")) if takes_config(MODULES[name].read_text())]
     files = ["ppo.experiments.hh_harmless", "lmgym.runs.flags", *taking]
-    assert len(files) <= 24, files
+    assert len(files) <= 21, files
+
+
+def test_ppos_whole_config_ends_at_its_check_its_set_up_and_its_loop() -> None:
+    """Behind them a function takes the group or the number that it uses. Task setups are made from a config, too."""
+    of_tasks = {"ppo.judging", "ppo.named_environments", "ppo.task_setups", "ppo.trlx.training"}
+    names = {name for name in MODULES if name.startswith("ppo.")}
+    taking = {name for name in names if takes_config(MODULES[name].read_text(), {"PPOConfig"})}
+    assert taking == {"ppo.check", "ppo.memory", "ppo.setup", "ppo.train", *of_tasks}
 
 
 def test_the_policy_loss_is_few_files_from_the_experiment() -> None:

@@ -21,7 +21,7 @@ from lmgym.apps.debate.audit.command import AuditConfig as JudgeAuditConfig
 from lmgym.apps.debate.commands import tournaments
 from lmgym.apps.debate.training.command import data
 from lmgym.apps.playpen.commands import clem, playpen
-from lmgym.runs.flags import flag_types
+from lmgym.runs.fields import flag_types
 from lmgym.runs.launch import STAGES
 from lmgym.runs.user_code import import_file
 

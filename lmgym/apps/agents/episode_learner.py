@@ -53,7 +53,7 @@ class EpisodeLearner:
         updates = Updates(lambda update: config.optimizer.learning_rate, _stop_non_finite, lambda update: None, line)
         self.components = connect(config, None, actor, reference, tokenizer, setup, device, updates)
         self.components.learner.split = self._split
-        self.state = LoopState.fresh(config)
+        self.state = LoopState.fresh(config.algorithm.init_kl_coef, config.method)
         self.components.sampler.sync(self.components.engine.version)
         self.synced = self.sampled = self.model.updates
         """updates of the model before the sampler took its weights, and before the first reply that waits"""
@@ -116,21 +116,28 @@ class EpisodeLearner:
             )
         config, c, state, episodes = self.config, self.components, self.state, self.waiting
         self._take_weights()
-        rollouts = gather(episodes, config, self.model.updates - self.sampled)
+        rollouts = gather(
+            episodes,
+            config.reward,
+            self.model.updates - self.sampled,
+            overlong_penalty=config.algorithm.overlong_penalty,
+            max_new_tokens=config.rollout.max_new_tokens,
+        )
         state.begins_at_reference = not self.model.updates
         mismatch = c.experience.measure(rollouts)
         if rollouts.staleness and config.correction[0] == "none":
             rollouts.correction = _stale_weights(rollouts)
-        notes = check_rollouts(config, c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
+        notes = check_rollouts(c, state, episodes, rollouts, mismatch) + c.experience.cache_notes(rollouts)
         show_notes(notes)
         rewards = c.estimate_advantages(rollouts, state.kl.value)
-        first, critic_only = FirstForward(config, c, state, rollouts, mismatch), state.critic_warms_up(config.critic)
+        first = FirstForward(c, state, rollouts, mismatch)
+        critic_only = state.iteration < config.critic.critic_warmup
         learned = c.learner.learn(rollouts, state.iteration, c.engine.version, first, critic_only)
         self.model.updates += 1
         metrics = measure_iteration(config, state, episodes, rollouts, rewards, learned, mismatch)
         if why := update_kl(config, state, metrics):
             show_notes([f"warning: {why}"])
-        state.end_iteration(config.critic, metrics.get("values/explained_variance"))
+        state.iteration += 1
         self._take_weights()
         self.waiting, self._seeds = [], self._seeds_of_iteration()
         self.counted = max(0, self.counted - config.rollout.num_rollouts)

@@ -40,9 +40,9 @@ UNIT = "batch_unit"
 LOOP_GROUPS = ("reward", "method", "critic", "optimizer", "limits")
 """groups of a PPOConfig that a program with its own loop reads"""
 NOT_IN_LOOP = {
-    "scorers", "weights", "eval_scorer", "monitor_scorers", "best_metric", "scorer_precision", "normalize",
-    "max_failed_rewards", "reward_retries", "reward_timeout", "reference", "max_refills", "critic", "max_kl",
-    "min_reward", "min_length", "schedule", "warmup", "epochs", "max_updates", "split_seed",
+    "scorers", "weights", "eval_scorer", "monitor_scorers", "best_metric", "normalize",
+    "max_failed_rewards", "reward_timeout", "reference", "max_refills", "critic", "max_kl",
+    "min_length", "schedule", "warmup", "epochs", "max_updates", "split_seed",
 }  # fmt: skip
 """flags of those groups that only a run reads"""
 GENERATE, PPO = "generate_config_dict", "ppo_config_dict"

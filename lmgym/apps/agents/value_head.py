@@ -104,7 +104,8 @@ class AutoModelForCausalLMWithValueHead(nn.Module):
 
         Weights become fp32, unless they are quantised: in 16 bits an update at a rate of 1e-5 changes nothing.
         """
-        from ppo.actor_critic import ActorCritic, adapted
+        from ppo.actor_critic import ActorCritic
+        from ppo.setup import adapted
 
         if self.actor is None:
             if not is_quantized(self.causal):

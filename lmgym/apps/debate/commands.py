@@ -9,9 +9,8 @@ import click
 
 from lmgym.console import say
 from lmgym.errors import InputError, did_you_mean, shown, shown_path
-from lmgym.runs.flags import HELP
 from lmgym.runs.launch import launch
-from lmgym.runs.launching import become, files_importing, refuse_other_languages, summary
+from lmgym.runs.launching import asks_for_help, become, files_importing, refuse_other_languages, summary
 
 OLD_FLAGS = {
     "__num_iters": "--rounds N",
@@ -59,7 +58,7 @@ def run_debate(name: str | None, flags: Sequence[str]) -> None:
     if name is None:
         list_tournaments()
         return
-    become([sys.executable, str(find_tournament(name)), *flags], shown=not HELP & set(flags))
+    become([sys.executable, str(find_tournament(name)), *flags], shown=not asks_for_help(flags))
 
 
 def tournaments() -> dict[str, Path]:

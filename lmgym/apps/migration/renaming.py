@@ -9,7 +9,8 @@ from lmgym.apps.migration.commands import Translation, as_word, display, holds_c
 from lmgym.config import check_ranges
 from lmgym.errors import InputError
 from lmgym.origin import names_code_or_address
-from lmgym.runs.flags import flag_types, read_flag, rebuild
+from lmgym.runs.fields import flag_types, rebuild
+from lmgym.runs.flags import read_flag
 from lmgym.runs.launch import STAGES as PACKAGES
 from lmgym.runs.launching import FORMS
 from lmgym.runs.other_names.answers import Answer

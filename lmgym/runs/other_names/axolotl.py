@@ -162,7 +162,7 @@ NAMES = {
         "sequence_len": "--max_prompt and --max_new_tokens",
         "datasets datasets.path": "--prompts",
         "test_datasets": "--eval_prompts",
-        "early_stopping_patience": "--stop_kl, --min_reward and --max_kl end a run",
+        "early_stopping_patience": "--max_kl ends a run, --stop_kl the epochs of an iteration",
         "async_prefetch use_data_producer": "--async_rollouts 1",
         "reward_num_workers prefetch_depth vllm_sync_interval streaming_*": "--async_rollouts is the one setting of it",
         "rollout_func": "a conversation of several turns is an environment (docs/environments.md)",

@@ -117,7 +117,7 @@ NAMES = {
         "ppo_buffer_size": "--num_rollouts: replies of an iteration",
         "ppo_score_norm": "--normalize",
         "ppo_whiten_rewards": "rewards are not whitened, advantages are",
-        "early_stopping_steps": "--stop_kl, --min_reward and --max_kl end a run",
+        "early_stopping_steps": "--max_kl ends a run, --stop_kl the epochs of an iteration",
         "max_new_tokens max_length": "--max_new_tokens",
         "temperature": "--temperature",
         "top_p": "--top_p",

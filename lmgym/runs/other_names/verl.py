@@ -163,7 +163,6 @@ NAMES = {
         "rollout.mode": "the server answers requests as they come",
         "rollout.gpu_memory_utilization": "--engine_memory",
         "rollout.free_cache_engine": "--engine_sleep",
-        "rollout.max_num_seqs": "--engine_concurrency",
         "rollout.dtype": "--precision is of the sampler too",
         "rollout.calculate_log_probs": "the sampler's log-probabilities are kept, and compared (sampler/kl)",
         "rollout.multi_turn.* rollout.agent.* tool_config_path": "a conversation of several turns is an environment "

@@ -40,6 +40,7 @@ def completed(*words: str) -> list[tuple[str, str]]:
         ("train grpo --num_g", ["--num_gpus", "--num_generations"]),
         ("train grpo maths --method gr", ["grpo"]),
         ("train sft chat --dry_run t", ["true"]),
+        ("train sft chat --help a", ["all"]),
         ("train sft chat --learning_rate 1", []),
         ("chat x --sco", ["--scorers"]),
     ],

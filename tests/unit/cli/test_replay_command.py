@@ -11,7 +11,7 @@ from patience import PATIENCE
 
 from lmgym.cli.replay import replay_command
 from lmgym.errors import InputError
-from lmgym.runs.flags import flatten
+from lmgym.runs.fields import flatten
 from lmgym.runs.launching import experiments
 from ppo.config import PPOConfig
 

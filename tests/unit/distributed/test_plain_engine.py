@@ -12,8 +12,8 @@ from lmgym.distributed.ranks import raise_on_all_ranks
 from lmgym.errors import InputError, RunStopped
 from lmgym.models.forward.policies import load_policy, save_policy
 from lmgym.models.loading import load_tokenizer
-from ppo.actor_critic import build
 from ppo.config import PPOConfig
+from ppo.setup import build
 
 
 def engine(precision: str = "fp32") -> PlainEngine:

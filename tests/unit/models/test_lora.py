@@ -20,9 +20,9 @@ from lmgym.models.memory import count_weights
 from lmgym.models.parameters import count_parameters
 from lmgym.models.saving import save_classifier
 from lmgym.models.small_models import build_model
-from ppo.actor_critic import adapted
 from ppo.check import check_models
 from ppo.config import PPOConfig
+from ppo.setup import adapted
 from preferences.config import PreferenceConfig
 from reward_models.config import RewardModelConfig
 from sft.config import SftConfig

@@ -15,13 +15,11 @@ from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
-from ppo.actor_critic import ActorCritic, build
-from ppo.algorithms.learning import advantage_estimator, loss_function
+from ppo.actor_critic import ActorCritic
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.experience import Experience
-from ppo.learner import Learned, Learner
+from ppo.learner import Learned
 from ppo.rollouts import gather
-from ppo.setup import ADAM_EPSILON, make_engine
+from ppo.setup import ADAM_EPSILON, build, make_engine, make_estimator, make_experience, make_learner
 
 RATE, EPOCHS, TEMPERATURE, KL, LONGEST = 2e-3, 3, 0.8, 0.2, 12
 GROUPS = [0, 0, 0, 0, 1, 1, 1, 2]
@@ -49,11 +47,11 @@ def ours(config: PPOConfig) -> tuple[ActorCritic, Learned]:
     assert actor.value_head is None
     assert actor.critic is None
     engine, device = make_engine(config, actor, None), torch.device("cpu")
-    rollouts = gather(hand_made(), config, groups=np.array(GROUPS))
-    Experience(config, engine, reference, device).measure(rollouts)
-    advantage_estimator(config)(rollouts, config.algorithm.init_kl_coef)
-    loss = loss_function(config)
-    learner = Learner(config, engine, loss, lambda _: RATE, device, lambda *said: pytest.fail(str(said)))
+    overlong = config.algorithm.overlong_penalty, config.rollout.max_new_tokens
+    rollouts = gather(hand_made(), config.reward, 0, np.array(GROUPS), None, *overlong)
+    make_experience(config, engine, reference, device).measure(rollouts)
+    make_estimator(config)(rollouts, config.algorithm.init_kl_coef)
+    learner = make_learner(config, engine, lambda _: RATE, device, lambda *said: pytest.fail(str(said)))
     return actor, learner.learn(rollouts, 0, 0)
 
 

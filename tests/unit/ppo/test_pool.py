@@ -30,7 +30,7 @@ def test_opponents_are_drawn_from_those_saved_so_far_as_a_function_of_seed_and_i
 
 
 def claim(folder: Path, run: Path, resumed: bool = False) -> None:
-    claim_pool(config(f"pool:{folder}"), SimpleNamespace(folder=run), resumed)  # type: ignore[arg-type]
+    claim_pool(f"pool:{folder}", SimpleNamespace(folder=run), resumed)  # type: ignore[arg-type]
 
 
 def test_a_pool_belongs_to_one_output_folder(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_setup_without_a_side_for_an_opponent_refuses_opponents() -> None:
     plain = TaskSetup([], [], lambda: None, None, "")  # type: ignore[arg-type,return-value]
-    check_opponents(config(None), plain)
+    check_opponents(None, plain)
     with pytest.raises(InputError, match=r"--opponents 'random' would not be used"):
-        check_opponents(config("random"), plain)
+        check_opponents("random", plain)
 
 
 def test_the_setup_of_each_kind_of_opponent() -> None:
@@ -77,8 +77,8 @@ def test_the_setup_of_each_kind_of_opponent() -> None:
         assert list(evaluated.players) == ["opponent"]
         assert [task["side"] for task in any_setup.eval_tasks[:2]] == ["first", "second"]
         assert set(evaluated.environment().reset(any_setup.eval_tasks[0], 0)) == {"policy"}
-    assert has_pool(config("pool:x"))
-    assert not has_pool(config("random"))
+    assert has_pool("pool:x")
+    assert not has_pool("random")
 
 
 def test_what_no_game_can_use_is_refused() -> None:
@@ -91,9 +91,11 @@ def test_what_no_game_can_use_is_refused() -> None:
 
 
 def test_an_opponent_plays_over_tokens_or_actions_as_the_policy_does(small_models: dict[str, Path]) -> None:
-    assert isinstance(load_member(small_models["llama"], config("pool:x")), LocalGenerator)
-    over_actions = load_member(small_models["llama"], config("pool:x", policy_over="actions", action_scores="token"))
+    assert isinstance(load_member(small_models["llama"], config("pool:x").rollout), LocalGenerator)
+    over_actions = load_member(
+        small_models["llama"], config("pool:x", policy_over="actions", action_scores="token").rollout
+    )
     assert isinstance(over_actions, ActionPolicy)
     assert over_actions.scores == "token"
     with pytest.raises(InputError, match=r"the pool has no .*gone"):
-        load_member(Path("gone"), config("pool:x"))
+        load_member(Path("gone"), config("pool:x").rollout)

@@ -18,15 +18,12 @@ from lmgym.models.forward.packed_rows import pack_last_tokens
 from lmgym.models.lora import add_lora
 from lmgym.runs.flags import override
 from ppo.actor_critic import ActorCritic, Reference
-from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.check import bias_notes, unread_notes
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience
-from ppo.learner import Learner
 from ppo.monitoring.metrics import rollout_sums
 from ppo.monitoring.safeguards import check_ratio
 from ppo.rollouts import Rollouts, gather
-from ppo.setup import make_engine
+from ppo.setup import make_engine, make_estimator, make_experience, make_learner
 from ppo.state import LoopState
 from ppo.task_setups import TaskSetup, check_setup
 from ppo.train import update_kl
@@ -88,9 +85,9 @@ def run(variant: str, config: PPOConfig) -> tuple[Rollouts, list[dict[str, float
     """The rollouts filled in, the curve, and the gradients of the first update."""
     actor = make_actor(variant, config.algorithm.has_critic)
     reference, engine = Reference.of(actor), make_engine(config, actor, None)
-    rollouts = gather(make_episodes(), config, groups=np.zeros(4, np.int64))
-    Experience(config, engine, reference, CPU).measure(rollouts)
-    advantage_estimator(config)(rollouts, 0.05)
+    rollouts = gather(make_episodes(), config.reward, groups=np.zeros(4, np.int64))
+    make_experience(config, engine, reference, CPU).measure(rollouts)
+    make_estimator(config)(rollouts, 0.05)
     gradients: dict[str, torch.Tensor] = {}
     step = engine.step
 
@@ -101,10 +98,10 @@ def run(variant: str, config: PPOConfig) -> tuple[Rollouts, list[dict[str, float
         return step()
 
     engine.step = keep  # type: ignore[method-assign]
-    learner = Learner(config, engine, loss_function(config), lambda _: 1e-3, CPU, lambda *said: pytest.fail(str(said)))
+    learner = make_learner(config, engine, lambda _: 1e-3, CPU, lambda *said: pytest.fail(str(said)))
 
     def inspect(tokens: torch.Tensor, logprobs: torch.Tensor) -> None:
-        check_ratio(config, None, rollouts, tokens, logprobs)
+        check_ratio(config.policy.precision, None, rollouts, tokens, logprobs)
 
     return rollouts, learner.learn(rollouts, 0, 0, inspect).curve, gradients
 
@@ -121,7 +118,7 @@ def by_brute_force(model, row: tuple[list[int], Choice]) -> torch.Tensor:
 
 def test_a_turn_is_one_token_and_a_reward_of_every_id_is_added_up() -> None:
     episodes = make_episodes()
-    rollouts = gather(episodes, configured())
+    rollouts = gather(episodes, configured().reward)
     steps = [step for episode in episodes for step in episode.steps]
     assert rollouts.reply_lengths.tolist() == [1] * 7
     assert rollouts.choices == [step.completion.choice for step in steps]
@@ -170,8 +167,8 @@ def test_a_value_is_that_of_the_prompts_last_token(variant: str) -> None:
     config, actor = configured(), make_actor(variant)
     if actor.value_head is not None:  # it says 0 at first
         torch.nn.init.normal_(actor.value_head.outer.weight)
-    rollouts = gather(make_episodes(), config)
-    Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU).measure(rollouts)
+    rollouts = gather(make_episodes(), config.reward)
+    make_experience(config, make_engine(config, actor, None), Reference.of(actor), CPU).measure(rollouts)
     with torch.no_grad():
         _, wanted, _ = actor(pack_last_tokens([rollouts.prompt(i) for i in range(7)]))
     assert wanted.std() > 0.01
@@ -244,7 +241,7 @@ def test_short_actions_are_no_collapse() -> None:
     metrics = {"rollout/failed_rewards": 0.0, "kl/reference": 0.1, "rollout/reply_tokens": 2.0, "reward/mean": 1.0}
     for policy_over, why in (("tokens", "replies have 2.0 tokens on average, 40.0 at first"), ("actions", "")):
         config = PPOConfig("x", rollout=RolloutConfig(policy_over=policy_over))  # type: ignore[arg-type]
-        state = LoopState.fresh(config)
+        state = LoopState.fresh(config.algorithm.init_kl_coef, config.method)
         state.first_length = 40.0
         assert update_kl(config, state, metrics).startswith(why)
         assert bool(why) == bool(update_kl(config, state, metrics))

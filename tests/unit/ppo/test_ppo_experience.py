@@ -10,12 +10,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.models.lora import add_lora
 from ppo.actor_critic import ActorCritic, Reference
-from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import EngineConfig, MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience, LogprobMismatch
-from ppo.learner import Learner
+from ppo.experience import LogprobMismatch
 from ppo.rollouts import Rollouts
-from ppo.setup import ADAM_EPSILON, make_engine
+from ppo.setup import ADAM_EPSILON, make_engine, make_estimator, make_experience, make_learner
 
 CPU = torch.device("cpu")
 EPOCHS = 3
@@ -78,12 +76,10 @@ def run(
     graphs = []
     actor.register_forward_hook(lambda *_: graphs.append(1) if torch.is_grad_enabled() else None)
     rollouts = make_rollouts()
-    experience = Experience(config, engine, reference, CPU)
+    experience = make_experience(config, engine, reference, CPU)
     experience.measure(rollouts)
-    advantage_estimator(config)(rollouts, 0.05)
-    learner = Learner(
-        config, engine, loss_function(config), lambda _: 1e-3, CPU, lambda *words: pytest.fail(str(words))
-    )
+    make_estimator(config)(rollouts, 0.05)
+    learner = make_learner(config, engine, lambda _: 1e-3, CPU, lambda *words: pytest.fail(str(words)))
     curve = learner.learn(rollouts, 0, 0).curve
     return rollouts, curve, {name: p.detach().clone() for name, p in actor.named_parameters()}, len(graphs)
 
@@ -110,16 +106,16 @@ def test_a_critic_of_its_own_runs_once_the_policy_has_its_gradients() -> None:
     """So that the states of one model are there at a time."""
     config = make_config(2)
     actor, rollouts, found = make_actor("own_critic"), make_rollouts(), []
-    experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
+    experience = make_experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
     experience.measure(rollouts)
-    advantage_estimator(config)(rollouts, 0.05)
+    make_estimator(config)(rollouts, 0.05)
 
     def look(module, inputs, outputs) -> None:
         weights = (module.policy.lm_head.weight, module.critic.score.weight)
         found.append((*(out is not None for out in outputs[:2]), *(w.grad is not None for w in weights)))
 
     actor.register_forward_hook(look)
-    Learner(config, experience.engine, loss_function(config), lambda _: 1e-3, CPU, pytest.fail).learn(rollouts, 0, 0)
+    make_learner(config, experience.engine, lambda _: 1e-3, CPU, pytest.fail).learn(rollouts, 0, 0)
     policy, critic = (True, False), (False, True)
     first = [(*policy, False, False), (*critic, True, False)]
     assert found == EPOCHS * [*first, (*policy, True, True), (*critic, True, True)]
@@ -152,12 +148,12 @@ def test_while_the_critic_warms_up_no_bit_of_the_policy_moves_nor_decays(variant
         optimizer=replace(config.optimizer, weight_decay=0.1),
     )
     actor, rollouts = make_actor(variant), make_rollouts()
-    experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
-    learner = Learner(config, experience.engine, loss_function(config), lambda _: 1e-3, CPU, pytest.fail)
+    experience = make_experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
+    learner = make_learner(config, experience.engine, lambda _: 1e-3, CPU, pytest.fail)
     for iteration in range(2):
         before = {name: p.detach().clone() for name, p in actor.named_parameters() if p.requires_grad}
         experience.measure(rollouts)
-        advantage_estimator(config)(rollouts, 0.05)
+        make_estimator(config)(rollouts, 0.05)
         curve = learner.learn(rollouts, iteration, EPOCHS * iteration, critic_only=iteration == 0).curve
         moved = {name for name, p in actor.named_parameters() if p.requires_grad and not torch.equal(p, before[name])}
         of_policy = {name for name in before if name.startswith("policy.")}
@@ -179,16 +175,16 @@ def test_where_each_game_has_two_trained_agents_the_first_update_is_on_half_of_t
         torch.testing.assert_close(weight, wanted[name], atol=2e-4, rtol=0)
 
 
-def test_a_line_says_why_the_trunk_is_not_cached_the_first_time_that_it_is_not() -> None:
+def test_a_line_says_why_the_trunk_is_not_cached_the_first_time_that_it_is_not(monkeypatch) -> None:
     rollouts, config = make_rollouts(), make_config(4)
     gib = sum(map(len, rollouts.rows)) * SIZE["hidden_size"] * 4 / 2**30
-    config = replace(config, rollout=replace(config.rollout, frozen_cache_gb=1.5 * gib))
+    monkeypatch.setattr("ppo.experience.FROZEN_CACHE_GIB", 1.5 * gib)
     longer = make_rollouts()
     longer.rows = [row + row for row in longer.rows]
     told = {}
     for variant in ("hydra", "shared_head"):
         actor = make_actor(variant)
-        experience = Experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
+        experience = make_experience(config, make_engine(config, actor, None), Reference.of(actor), CPU)
         told[variant] = [experience.cache_notes(each) for each in (rollouts, longer, rollouts, longer)]
     [line] = told["hydra"][1]
     assert line.startswith("the frozen layers run again in every epoch: their states take ")
@@ -201,7 +197,6 @@ METHODS = {
     "one update, with the KL in the reward": ("rloo", {}, (False, True)),
     "several updates": ("grpo", {"ppo_epochs": 2}, (False, True)),
     "several updates and no KL": ("cispo", {"ppo_epochs": 2}, (False, False)),
-    "reuse is off": ("grpo", {"ppo_epochs": 2, "reuse_logprobs": False}, (True, True)),
     "the sampler is corrected for": ("dr_grpo", {"sampler_correction": "token_truncate"}, (True, False)),
     "a critic": ("ppo", {}, (True, True)),
     "a critic and no KL": ("ppo", {"init_kl_coef": 0.0}, (True, False)),
@@ -221,7 +216,7 @@ def measured(name: str, precision="fp32", **asked: bool) -> tuple[Rollouts, tupl
 
     actor.register_forward_hook(count)
     reference.model.register_forward_hook(lambda *_: ran.__setitem__(1, 1))
-    found = Experience(config, make_engine(config, actor, None), reference, CPU).measure(rollouts, **asked)
+    found = make_experience(config, make_engine(config, actor, None), reference, CPU).measure(rollouts, **asked)
     return rollouts, (bool(ran[0]), bool(len(rollouts.reference_logprobs))), found
 
 
@@ -235,7 +230,7 @@ def test_another_engine_and_other_weights_are_corrected_for_and_p_old_is_compute
     rollouts, actor = make_rollouts(), make_actor("no_critic")
     rollouts.sampler_logprobs = rollouts.sampler_logprobs - 10  # as of other weights
     made = make_engine(config, actor, None)
-    Experience(config, made, Reference.of(actor), CPU).measure(rollouts, compares=False, shows_kl=False)
+    make_experience(config, made, Reference.of(actor), CPU).measure(rollouts, compares=False, shows_kl=False)
     assert not torch.equal(rollouts.old_logprobs, rollouts.sampler_logprobs)
     assert rollouts.correction.max() == 2
     for mode, cap in (("none", 1.0), ("sequence_mask", 3.0), ("geometric_mask", 1.1)):
@@ -281,9 +276,9 @@ def test_an_update_by_its_own_log_probabilities_is_that_by_recorded_ones(name: s
         config = replace(make_config(2), method=MethodConfig(method, **settings))
         actor, rollouts, shown = make_actor(variant), make_rollouts(), []
         engine = make_engine(config, actor, None)
-        Experience(config, engine, Reference.of(actor), CPU).measure(rollouts, compares, shows_kl=False)
-        advantage_estimator(config)(rollouts, config.algorithm.init_kl_coef)
-        learner = Learner(config, engine, loss_function(config), lambda _: 1e-3, CPU, pytest.fail)
+        make_experience(config, engine, Reference.of(actor), CPU).measure(rollouts, compares, shows_kl=False)
+        make_estimator(config)(rollouts, config.algorithm.init_kl_coef)
+        learner = make_learner(config, engine, lambda _: 1e-3, CPU, pytest.fail)
         learned = learner.learn(rollouts, 0, 0, lambda tokens, logprobs, shown=shown: shown.append((tokens, logprobs)))
         [(tokens, logprobs)] = shown
         assert tokens.sort().values.tolist() == list(range(sum(REPLIES)))

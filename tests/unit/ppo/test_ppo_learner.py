@@ -12,13 +12,10 @@ from lmgym.distributed.plain_engine import PlainEngine
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
-from ppo.actor_critic import build
-from ppo.algorithms.learning import advantage_estimator, loss_function
-from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience
-from ppo.learner import Learned, Learner
+from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
+from ppo.learner import Learned
 from ppo.rollouts import Rollouts, gather, minibatches
-from ppo.setup import make_engine
+from ppo.setup import build, make_engine, make_estimator, make_experience, make_learner
 
 EPISODES, EPOCHS, TOKENS = 16, 3, 6
 
@@ -32,7 +29,7 @@ def played() -> Rollouts:
         said = Completion("", "length", ids, (-6.2,) * TOKENS, TOKENS)
         step = Step(chance.integers(5, 500, size=9).tolist(), "", said, float(chance.normal()))
         found.append(Episode(i, "policy", [step], True, False, None, {}))
-    return gather(found, PPOConfig("x"))
+    return gather(found, RewardConfig())
 
 
 def learned(folder: Path, batch: int, iterations: int = 1, **method) -> tuple[list[Learned], list[list[np.ndarray]]]:
@@ -44,16 +41,15 @@ def learned(folder: Path, batch: int, iterations: int = 1, **method) -> tuple[li
     )  # fmt: skip
     actor, reference = build(config, load_tokenizer(str(folder)))
     engine, device = make_engine(config, actor, None), torch.device("cpu")
-    experience, epochs = Experience(config, engine, reference, device), []
+    experience, epochs = make_experience(config, engine, reference, device), []
 
     def split(*given) -> list[np.ndarray]:
         epochs.append(minibatches(*given))
         return epochs[-1]
 
-    learner = Learner(
+    learner = make_learner(
         config,
         engine,
-        loss_function(config),
         lambda update: 1e-3,
         device,
         lambda *said: pytest.fail(str(said)),
@@ -63,7 +59,7 @@ def learned(folder: Path, batch: int, iterations: int = 1, **method) -> tuple[li
     for iteration in range(iterations):
         rollouts = played()
         experience.measure(rollouts)
-        advantage_estimator(config)(rollouts, 0.0)
+        make_estimator(config)(rollouts, 0.0)
         found.append(learner.learn(rollouts, iteration, iteration * EPOCHS * EPISODES // batch))
     return found, epochs
 
@@ -134,14 +130,14 @@ def test_a_skipped_update_ends_a_run_but_for_fp16_which_counts_it(
     actor, reference = build(config, load_tokenizer(folder))
     engine, device = Overflows(make_engine(config, actor, None)), torch.device("cpu")
     rollouts = played()
-    Experience(config, engine, reference, device).measure(rollouts)
-    advantage_estimator(config)(rollouts, 0.0)
+    make_experience(config, engine, reference, device).measure(rollouts)
+    make_estimator(config)(rollouts, 0.0)
 
     def leave(update: int, what: str, names: list[str]) -> None:
         raise ArithmeticError(f"update {update}: {what}, {len(names)} episodes")
 
     said = replace(config, policy=replace(config.policy, precision=precision))
-    learner = Learner(said, engine, loss_function(said), lambda update: 1e-3, device, leave)
+    learner = make_learner(said, engine, lambda update: 1e-3, device, leave)
     if precision != "fp16":
         with pytest.raises(ArithmeticError, match="update 0: a gradient that is not finite, 16 episodes"):
             learner.learn(rollouts, 0, 0)
@@ -159,8 +155,8 @@ def test_a_loss_that_is_not_finite_names_its_micro_batch_and_changes_no_weight(s
     )  # fmt: skip
     actor, reference = build(config, load_tokenizer(folder))
     engine, device, rollouts = make_engine(config, actor, None), torch.device("cpu"), played()
-    Experience(config, engine, reference, device).measure(rollouts)
-    advantage_estimator(config)(rollouts, 0.0)
+    make_experience(config, engine, reference, device).measure(rollouts)
+    make_estimator(config)(rollouts, 0.0)
     before = [p.detach().clone() for p in actor.parameters()]
     shown: list[torch.Tensor] = []
     rollouts.advantages[int(rollouts.row_starts[9])] = torch.nan
@@ -168,7 +164,7 @@ def test_a_loss_that_is_not_finite_names_its_micro_batch_and_changes_no_weight(s
     def leave(update: int, what: str, names: list[str]) -> None:
         raise ArithmeticError(f"update {update}: {what}: {'; '.join(names)}")
 
-    learner = Learner(config, engine, loss_function(config), lambda update: 1e-3, device, leave)
+    learner = make_learner(config, engine, lambda update: 1e-3, device, leave)
     with pytest.raises(
         ArithmeticError, match=r"update 0: a loss of nan: (episode \d+ of this rank, 15 tokens(; )?){4}$"
     ) as caught:

@@ -15,8 +15,7 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.report.status_line import StatusLine
 from lmgym.scoring.scorers import TextCounts
 from lmgym.text import Conversation, Turn, to_transcript
-from ppo.actor_critic import build
-from ppo.config import PPOConfig
+from ppo.config import PPOConfig, RewardConfig
 from ppo.evaluation import table_rows
 from ppo.experience import LogprobMismatch
 from ppo.learner import Learned
@@ -30,6 +29,7 @@ from ppo.monitoring.metrics import (
     text_sums,
 )
 from ppo.rollouts import gather
+from ppo.setup import build
 from ppo.weight_sync import SamplingPolicy
 
 
@@ -75,7 +75,7 @@ def test_rows_show_what_the_policy_saw_without_the_templates_marks() -> None:
 
 
 def test_an_iterations_line_by_hand_without_the_failed_episode() -> None:
-    rollouts = gather(EPISODES, PPOConfig("x"))
+    rollouts = gather(EPISODES, RewardConfig())
     tokens = len(rollouts.scores)
     rollouts.old_logprobs = torch.full((tokens,), -1.0)
     rollouts.reference_logprobs = torch.full((tokens,), -1.5)
@@ -122,7 +122,7 @@ def test_strengths_that_sum_to_0_in_each_group_have_a_mean_of_0() -> None:
 
 
 def test_replies_that_the_correction_masks_are_counted_among_those_that_have_loss() -> None:
-    rollouts = gather(EPISODES, PPOConfig("x"))
+    rollouts = gather(EPISODES, RewardConfig())
     with_loss = int(rollouts.row_has_loss.sum())
     assert 1 < with_loss < len(rollouts.rows)
     rollouts.correction[: rollouts.row_starts[1]] = 0.0  # of the first reply
@@ -133,7 +133,7 @@ def test_replies_that_the_correction_masks_are_counted_among_those_that_have_los
 
 
 def test_without_the_reference_its_kl_is_absent_and_not_0() -> None:
-    rollouts = gather(EPISODES, PPOConfig("x"))
+    rollouts = gather(EPISODES, RewardConfig())
     rollouts.old_logprobs = rollouts.sampler_logprobs
     sums = rollout_sums(rollouts, rollouts.scores, 0.0, has_critic=False)
     means = {"policy_loss": 0.5, "approx_kl": 0.01, "clip_fraction": 0.1, "ratio": 1.0}

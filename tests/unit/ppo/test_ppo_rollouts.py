@@ -8,10 +8,10 @@ from lmgym.environments.episodes import Episode, Step
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.errors import InputError, RunStopped
 from lmgym.generation.protocol import Completion, ScriptedGenerator
-from ppo.algorithms.learning import advantage_estimator
 from ppo.config import CriticConfig, PPOConfig, RewardConfig
 from ppo.monitoring.metrics import episode_sums
 from ppo.rollouts import Rollouts, RowBatch, complete, gather, minibatches, refuse_idle_agents
+from ppo.setup import make_estimator
 from ppo.task_setups import TaskSetup
 
 
@@ -26,7 +26,7 @@ def episode(*steps: Step, final: list[int] | None = None) -> Episode:
 
 
 def test_a_score_lands_on_the_last_token_of_its_reply_and_dense_ones_on_each() -> None:
-    found = gather([episode(step(3, 2.0), step(1, -1.0)), episode(step(2, (0.5, 0.25)))], PPOConfig("x"))
+    found = gather([episode(step(3, 2.0), step(1, -1.0)), episode(step(2, (0.5, 0.25)))], RewardConfig())
     assert found.scores.tolist() == [0.0, 0.0, 2.0, -1.0, 0.5, 0.25]
     assert found.rows[0] == [0, 1, 2, 10, 11, 12]
     assert found.episode_of_row.tolist() == [0, 0, 1]
@@ -39,13 +39,15 @@ def test_a_score_lands_on_the_last_token_of_its_reply_and_dense_ones_on_each() -
 
 def test_rewards_are_cut_and_a_reply_that_did_not_end_pays_after_that() -> None:
     config = PPOConfig("x", reward=RewardConfig(missing_eos_penalty=0.5, cliprange_reward=10.0))
-    found = gather([episode(step(2, 50.0)), episode(step(2, -50.0, "length")), episode(step(1, 1.0, "length"))], config)
+    found = gather(
+        [episode(step(2, 50.0)), episode(step(2, -50.0, "length")), episode(step(1, 1.0, "length"))], config.reward
+    )
     assert found.scores.tolist() == [0.0, 10.0, 0.0, -10.5, 0.5]
 
 
 def filled(episodes: list[Episode]) -> Rollouts:
     """With log-probabilities and values as if they had been computed."""
-    found = gather(episodes, PPOConfig("x"))
+    found = gather(episodes, RewardConfig())
     tokens = len(found.scores)
     found.old_logprobs, found.reference_logprobs = torch.zeros(tokens), torch.zeros(tokens)
     found.values = torch.linspace(-1, 1, tokens)
@@ -62,8 +64,8 @@ def test_an_episode_whose_reward_failed_has_no_loss_and_no_part_in_the_whitening
     both.values = torch.cat([alone.values, torch.full((3,), 100.0)])
     assert both.has_reward.tolist() == [True, True, False]
     assert both.loss_mask.tolist() == [True] * 5 + [False] * 3
-    advantage_estimator(config)(both, 0.0)
-    advantage_estimator(config)(alone, 0.0)
+    make_estimator(config)(both, 0.0)
+    make_estimator(config)(alone, 0.0)
     assert both.advantages[:5].tolist() == pytest.approx(alone.advantages.tolist())
     assert alone.advantages.mean().item() == pytest.approx(0, abs=1e-6)
     assert alone.advantages.std(correction=0).item() == pytest.approx(1, abs=1e-5)
@@ -76,7 +78,7 @@ def test_the_value_after_a_truncated_episode_reaches_its_advantages() -> None:
     assert found.final_episodes.tolist() == [0]
     found.values = torch.zeros(4)
     found.bootstrap = torch.tensor([8.0, 0.0])
-    advantage_estimator(config)(found, 0.0)
+    make_estimator(config)(found, 0.0)
     assert found.advantages.tolist() == [2.0, 4.0, 0.0, 0.0]
     assert found.returns.tolist() == [2.0, 4.0, 0.0, 0.0]
 
@@ -122,7 +124,7 @@ def test_an_agent_that_did_not_act_has_a_masked_episode_without_rows_in_that_gam
     assert sums["rollout/failed_episodes"] == (1, 3)
     assert sums["rollout/failed_rewards"] == (2, 5)
     assert sums["rollout/turns"] == (4, 3)
-    rollouts = gather(found, PPOConfig(name="masked"))
+    rollouts = gather(found, RewardConfig())
     assert rollouts.has_reward.tolist() == [True, True, True, False, False, False]
     assert rollouts.episode_of_row.tolist() == [0, 1, 2, 2]
     assert rollouts.mask.sum(1).tolist() == [1, 1, 2, 0, 0, 0]
@@ -176,7 +178,7 @@ def test_a_game_that_asked_only_one_of_five_agents_has_four_masked_episodes() ->
     found = complete([*whole, brief], 2, 5)
     assert len(found) == 10
     assert sorted(e.agent for e in found[5:] if e.is_absent) == [name for name in names if name != names[2]]
-    rewards = gather(found, PPOConfig("x"), groups=np.array([0, 1, 2, 3, 4] * 2)).has_reward
+    rewards = gather(found, RewardConfig(), groups=np.array([0, 1, 2, 3, 4] * 2)).has_reward
     assert rewards.tolist() == [True] * 6 + [False] * 4
 
 

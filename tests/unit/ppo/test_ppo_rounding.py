@@ -22,14 +22,11 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.models.small_models import make_small_model
 from lmgym.report.status_line import StatusLine
 from lmgym.text import Conversation, Turn, render_all, tokenize_texts
-from ppo.actor_critic import adapted
-from ppo.algorithms.learning import advantage_estimator, loss_function
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience, LogprobMismatch
-from ppo.learner import Learner
+from ppo.experience import LogprobMismatch
 from ppo.monitoring.safeguards import FirstForward, check_rollouts
 from ppo.rollouts import Rollouts, RowBatch, gather
-from ppo.setup import TrainingComponents, make_engine
+from ppo.setup import TrainingComponents, adapted, make_engine, make_estimator, make_experience, make_learner
 from ppo.state import LoopState
 from ppo.weight_sync import SamplingPolicy, measure_rounding
 
@@ -74,22 +71,20 @@ class Run:
         engine = make_engine(self.config, self.actor, None)
         if rounded:
             engine.precision = "fp32"  # type: ignore[attr-defined]  # no autocast: the weights are what rounds
-        experience = Experience(self.config, engine, reference, CPU)
-        learner = Learner(
-            self.config, engine, loss_function(self.config), lambda _: RATE, CPU, lambda *said: pytest.fail(str(said))
-        )
+        experience = make_experience(self.config, engine, reference, CPU)
+        learner = make_learner(self.config, engine, lambda _: RATE, CPU, lambda *said: pytest.fail(str(said)))
         self.parts = TrainingComponents(
             None,
             tokenizer,
             engine,
             sampler,
             experience,
-            advantage_estimator(self.config),
+            make_estimator(self.config),
             learner,
             self.config.sampling,  # type: ignore[arg-type]
             StatusLine("PPO", 1, "updates", shown=False),
         )
-        self.state = LoopState.fresh(self.config)
+        self.state = LoopState.fresh(self.config.algorithm.init_kl_coef, self.config.method)
         chats = [Conversation((Turn("user", f"{QUESTIONS[i % 8]} Version {i}."),)) for i in range(REPLIES)]
         self.prompts = tokenize_texts(tokenizer, render_all(tokenizer, chats))
 
@@ -105,18 +100,18 @@ class Run:
             Episode(i, "policy", [Step(prompt, "", reply, float(chance.normal()))], True, False, None, {})
             for i, (prompt, [reply]) in enumerate(zip(self.prompts, replies, strict=True))
         ]
-        rollouts = gather(episodes, self.config)
+        rollouts = gather(episodes, self.config.reward)
         return episodes, rollouts, self.parts.experience.measure(rollouts, compares)
 
     def check(self, seed: int = 0) -> Rollouts:
         """Raises InputError for what must not be learned from."""
         episodes, rollouts, gap = self.rolls(seed)
-        check_rollouts(self.config, self.parts, self.state, episodes, rollouts, gap)
+        check_rollouts(self.parts, self.state, episodes, rollouts, gap)
         return rollouts
 
     def learn(self, rollouts: Rollouts) -> None:
         """One update."""
-        advantage_estimator(self.config)(rollouts, 0.0)
+        make_estimator(self.config)(rollouts, 0.0)
         self.parts.learner.learn(rollouts, 0, 0)
         self.state.iteration += 1
 
@@ -148,8 +143,8 @@ def assert_the_wrong_is_refused(
     run = Run(folder, rounded, scale, precision)
     run.sync()
     episodes, rollouts, gap = run.rolls()
-    check_rollouts(run.config, run.parts, run.state, episodes, rollouts, gap)
-    run.state = LoopState.fresh(run.config)
+    check_rollouts(run.parts, run.state, episodes, rollouts, gap)
+    run.state = LoopState.fresh(run.config.algorithm.init_kl_coef, run.config.method)
     if wrong == "positions":
         shift_replies(monkeypatch, 1)
     elif wrong == "places":
@@ -158,7 +153,7 @@ def assert_the_wrong_is_refused(
         run.actor.temperature = float(wrong)
     gap = run.parts.experience.measure(rollouts)
     with pytest.raises(InputError, match="sampler and trainer differ: the sampler's"):
-        check_rollouts(run.config, run.parts, run.state, episodes, rollouts, gap)
+        check_rollouts(run.parts, run.state, episodes, rollouts, gap)
 
 
 def assert_weights_of_before_an_update_are_refused(folder: Path, rounded: bool, scale: float = 1.0) -> None:
@@ -280,10 +275,10 @@ def test_in_later_iterations_the_first_update_shows_whether_sampler_and_trainer_
         run.sync()
         episodes, rollouts, gap = run.rolls(seed, compares=False)
         assert gap is None, "the policy has not run"
-        check_rollouts(run.config, run.parts, run.state, episodes, rollouts, gap)
+        check_rollouts(run.parts, run.state, episodes, rollouts, gap)
         run.parts.estimate_advantages(rollouts, 0.04)
         run.actor.temperature = temperature
-        first = FirstForward(run.config, run.parts, run.state, rollouts, gap)
+        first = FirstForward(run.parts, run.state, rollouts, gap)
         before = [p.detach().clone() for p in run.actor.parameters()]
         if temperature == 1:
             run.parts.learner.learn(rollouts, 1, 1, first)

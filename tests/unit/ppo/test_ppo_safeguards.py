@@ -21,12 +21,11 @@ from lmgym.runs.flags import override
 from lmgym.scoring.alarm import Reading
 from lmgym.scoring.retries import WHOLE_STALLS
 from lmgym.text import Conversation, Turn
-from ppo.actor_critic import Reference, build
-from ppo.algorithms.learning import advantage_estimator
+from ppo.actor_critic import Reference
 from ppo.best import best_key, check_best_metric
 from ppo.check import bias_notes, check_prompts, check_settings, count_iterations
 from ppo.config import CriticConfig, LimitConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.experience import Experience, LogprobMismatch
+from ppo.experience import LogprobMismatch
 from ppo.monitoring.metrics import rollout_sums
 from ppo.monitoring.safeguards import (
     check_finite,
@@ -40,7 +39,7 @@ from ppo.monitoring.safeguards import (
     server_notes,
 )
 from ppo.rollouts import Rollouts, gather
-from ppo.setup import make_engine
+from ppo.setup import build, make_engine, make_estimator, make_experience
 from ppo.state import BestPolicy, LoopState
 from ppo.task_setups import TaskSetup
 from ppo.train import train
@@ -60,7 +59,6 @@ HEALTHY = {"kl/reference": 5.0, "rollout/reply_tokens": 20.0, "reward/mean": 0.3
         ({"rollout/reply_tokens": 1.9}, {}, "1.9 tokens on average, 20.0 at first"),
         ({"rollout/reply_tokens": 1.9}, {"min_length": 0.0}, ""),
         ({"reward/mean": -2.0}, {}, ""),
-        ({"reward/mean": -2.0}, {"min_reward": -1.0}, "less than min_reward=-1"),
     ],
 )
 def test_a_run_ends_beyond_its_bounds_and_says_which(found: dict, method: dict, why: str) -> None:
@@ -96,19 +94,22 @@ def test_three_quarters_through_a_run_a_critic_that_explains_little_is_warned_of
 
 def test_the_loops_state_comes_back_from_json_as_it_was() -> None:
     config = PPOConfig("x", method=MethodConfig(init_kl_coef=0.1, target=1.0))
-    state = LoopState.fresh(config)
+    state = LoopState.fresh(config.algorithm.init_kl_coef, config.method)
     state.kl.update(5.0, 128)
     state.moments.update(torch.tensor([0.1, 0.7, 1 / 3]))
     state.scorer_moments, state.iteration, state.first_length = {"a": (0.1, 1 / 3)}, 3, 17.3
     for update in range(2):
         state.alarm.update(update, Reading.of([0.1, update], ["a", "b"]), Reading(0.5, 0.1, 9), 0.3)
-    state.before, state.rounding, state.critic_is_ready = {"eval/eval_scorer": 0.2}, 1 / 30, True
+    state.before, state.rounding = {"eval/eval_scorer": 0.2}, 1 / 30
     state.watch.breaches(0.02, 0.001, 1.0, 0.001)
     for update in (0, 8):
         state.best.add(update, Reading.of([0.25, update], ["a", "b"]))
     state.reward_is_flat, state.equal_iterations = True, -1
     state.begins_at_reference, state.starting_replies = False, {"a prompt": "hello"}
-    found, fresh = LoopState.fresh(config), LoopState.fresh(config)
+    found, fresh = (
+        LoopState.fresh(config.algorithm.init_kl_coef, config.method),
+        LoopState.fresh(config.algorithm.init_kl_coef, config.method),
+    )
     found.restore(json.loads(json.dumps(state.as_json())))
     for part in fields(LoopState):
         was, now, new = (getattr(one, part.name) for one in (state, found, fresh))
@@ -123,11 +124,11 @@ def test_rewards_without_variance_are_told_once_and_again_after_others() -> None
         return [Episode(i, "policy", [step], True, False, None, {}) for i, step in enumerate(steps)]
 
     config = PPOConfig("x")
-    state = LoopState.fresh(config)
+    state = LoopState.fresh(config.algorithm.init_kl_coef, config.method)
     heard = [played(0.1, 0.1, None), played(0.1, 0.1), played(0.1, 0.1000001), played(None, None), played(-2.0)]
     said = []
     for state.iteration, episodes in enumerate(heard):
-        said.append(reward_notes(config, state, episodes, {}))
+        said.append(reward_notes(config.algorithm, state, episodes, {}))
     assert [len(notes) for notes in said] == [1, 0, 0, 0, 1]
     assert said[0][0].startswith("warning: every reward of iteration 1 is 0.1: the reward has no variance")
     assert "a higher --temperature" in said[0][0]
@@ -135,17 +136,19 @@ def test_rewards_without_variance_are_told_once_and_again_after_others() -> None
         PPOConfig("x", method=MethodConfig("grpo")),
         {"groups/reward_std": 0.0, "groups/equal_rewards": 1.0},
     )
-    [told] = reward_notes(grouped, LoopState.fresh(grouped), heard[0], spread)
+    [told] = reward_notes(
+        grouped.algorithm, LoopState.fresh(grouped.algorithm.init_kl_coef, grouped.method), heard[0], spread
+    )
     assert "all equal in every group" in told
 
 
 def spreads_told(config: PPOConfig, shares: Sequence[float], state: LoopState | None = None) -> list[list[str]]:
     """The lines of iterations in which these shares of the groups have equal rewards."""
-    state = state or LoopState.fresh(config)
+    state = state or LoopState.fresh(config.algorithm.init_kl_coef, config.method)
     said = []
     for share in shares:
         metrics = {"groups/reward_std": 0.1, "groups/equal_rewards": share}
-        said.append(reward_notes(config, state, [episode((EOS,), 0.1), episode((EOS,), 0.2)], metrics))
+        said.append(reward_notes(config.algorithm, state, [episode((EOS,), 0.1), episode((EOS,), 0.2)], metrics))
         state.iteration += 1
     return said
 
@@ -170,7 +173,7 @@ def test_later_in_a_run_two_iterations_in_a_row_are_needed_for_that_warning() ->
     assert "warning: iteration 5: " in said[4][0]
     assert "60% of the groups" in said[4][0]
     assert len(said[4][0]) < 300
-    resumed = LoopState.fresh(config)
+    resumed = LoopState.fresh(config.algorithm.init_kl_coef, config.method)
     resumed.iteration, resumed.equal_iterations = 5, -1
     assert spreads_told(config, [0.9, 0.9], resumed) == [[], []]
 
@@ -238,13 +241,13 @@ def episode(ids: tuple[int, ...], reward=1.0, reason: str = "eos") -> Episode:
 def checked(rollouts: Rollouts, folder: Path, episodes: list[Episode], eos: int = EOS) -> None:
     if not len(rollouts.old_logprobs):
         rollouts.old_logprobs = rollouts.reference_logprobs = rollouts.sampler_logprobs
-    check_first_rollouts(configured(folder), load_tokenizer(str(folder)), [eos], episodes, rollouts)
+    check_first_rollouts("fp32", load_tokenizer(str(folder)), [eos], episodes, rollouts)
 
 
 def test_a_score_on_another_token_than_the_last_is_found_before_step_1(small_models: dict[str, Path]) -> None:
     folder, episodes = small_models["gpt2"], [episode((20, 21, EOS)), episode((22, 23, 24, 25), 2.0, "length")]
-    checked(gather(episodes, PPOConfig("x")), folder, episodes)
-    shifted = gather(episodes, PPOConfig("x"))
+    checked(gather(episodes, RewardConfig()), folder, episodes)
+    shifted = gather(episodes, RewardConfig())
     shifted.scores = shifted.scores.roll(-1)
     with pytest.raises(
         InputError, match=r"a score is on token 2 of reply 1, .* \(id 24\), which is not a reply's last token"
@@ -254,117 +257,113 @@ def test_a_score_on_another_token_than_the_last_is_found_before_step_1(small_mod
 
 def test_dense_rewards_may_stand_anywhere(small_models: dict[str, Path]) -> None:
     episodes = [episode((20, 21, EOS), (1.0, 2.0, 3.0))]
-    checked(gather(episodes, PPOConfig("x")), small_models["gpt2"], episodes)
+    checked(gather(episodes, RewardConfig()), small_models["gpt2"], episodes)
 
 
 def test_an_eos_that_was_dropped_and_one_within_a_reply_that_did_not_end_are_found(small_models) -> None:
     dropped, kept = [episode((20, 21))], [episode((20, EOS), 1.0, "length")]
     for episodes in (dropped, kept):
         with pytest.raises(InputError, match="eos must be sampled, kept and rewarded"):
-            checked(gather(episodes, PPOConfig("x")), small_models["gpt2"], episodes)
+            checked(gather(episodes, RewardConfig()), small_models["gpt2"], episodes)
 
 
 def test_another_reference_is_found_and_pad_may_be_eos(small_models: dict[str, Path]) -> None:
     folder, episodes = small_models["gpt2"], [episode((20, 21, EOS))]
     tokenizer = load_tokenizer(str(folder))
-    same = gather(episodes, PPOConfig("x"))
+    same = gather(episodes, RewardConfig())
     same.old_logprobs = same.reference_logprobs = same.sampler_logprobs
-    check_first_rollouts(configured(folder), tokenizer, [EOS, tokenizer.pad_token_id], episodes, same)
+    check_first_rollouts("fp32", tokenizer, [EOS, tokenizer.pad_token_id], episodes, same)
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(EOS)  # rows are packed: the end of a reply has a loss
-    check_first_rollouts(configured(folder), tokenizer, [EOS], episodes, same)
-    other = gather(episodes, PPOConfig("x"))
+    check_first_rollouts("fp32", tokenizer, [EOS], episodes, same)
+    other = gather(episodes, RewardConfig())
     other.old_logprobs, other.reference_logprobs = torch.zeros(3), torch.tensor([0.0, 0.0, 0.1])
     with pytest.raises(InputError, match=r"differ by 0.1 nats a token .*, most at token 2 of reply 0, .* \(id 1\)"):
         checked(other, folder, episodes)
 
 
 def test_in_fp32_the_sampler_may_be_four_times_as_far_from_fp64_as_the_trainer_is(small_models) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], RewardConfig())
     rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.01, 0])
-    config, tokenizer = configured(folder), load_tokenizer(str(folder))
+    tokenizer = load_tokenizer(str(folder))
     with pytest.raises(InputError) as caught:
-        check_sampler(config, tokenizer, rollouts, Rounding(2e-4, 0.01, 5, "fp32"))
+        check_sampler(tokenizer, rollouts, Rounding(2e-4, 0.01, 5, "fp32"))
     assert "the sampler's fp32 is 0.01 nats at one token from the trainer's forward in fp64" in str(caught.value)
     assert re.search(r"which allows 0\.0008 \(5 tokens\), most at token 0 of reply 1, .* \(id 22\)", str(caught.value))
-    check_sampler(config, tokenizer, rollouts, Rounding(2e-4, 7e-4, 5, "fp32"))  # a peaked policy's own rounding
-    check_sampler(config, tokenizer, rollouts, Rounding(1e-7, 9e-5, 5, "fp32"))  # so little changes no update
+    check_sampler(tokenizer, rollouts, Rounding(2e-4, 7e-4, 5, "fp32"))  # a peaked policy's own rounding
+    check_sampler(tokenizer, rollouts, Rounding(1e-7, 9e-5, 5, "fp32"))  # so little changes no update
     with pytest.raises(InputError, match=r"allows 0\.0001"):
-        check_sampler(config, tokenizer, rollouts, Rounding(1e-7, 2e-4, 5, "fp32"))
+        check_sampler(tokenizer, rollouts, Rounding(1e-7, 2e-4, 5, "fp32"))
 
 
 def test_in_16_bits_the_sampler_may_be_as_far_from_fp32_as_the_trainer_is_and_half_more(small_models) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], RewardConfig())
     rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, 0, 0, 0.5, 0])
-    config, tokenizer = configured(folder), load_tokenizer(str(folder))
-    config = replace(config, policy=replace(config.policy, precision="bf16"))
-    check_sampler(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.045, tokens=10**6))
+    tokenizer = load_tokenizer(str(folder))
+    check_sampler(tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.045, tokens=10**6))
     with pytest.raises(InputError) as caught:
-        check_sampler(config, tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.2, tokens=400))
+        check_sampler(tokenizer, rollouts, Rounding(trainer=0.03, sampler=0.2, tokens=400))
     assert str(caught.value).startswith(
         "sampler and trainer differ: the sampler's bf16 is 0.2 nats a token from the trainer's forward in fp32, the "
         "trainer's own 0.03, which allows 0.05 (400 tokens), most at token 0 of reply 1"
     )
     with pytest.raises(InputError, match=r"is 0\.05 nats a token from"):
-        check_sampler(config, tokenizer, rollouts, Rounding(0.03, 0.05, 10**6))
-    check_sampler(config, tokenizer, rollouts, Rounding(0.03, 0.05, 100))  # the mean of few tokens is uncertain
-    check_sampler(config, tokenizer, rollouts, Rounding(0.0, 0.001, 10**6))  # and so little changes no update
+        check_sampler(tokenizer, rollouts, Rounding(0.03, 0.05, 10**6))
+    check_sampler(tokenizer, rollouts, Rounding(0.03, 0.05, 100))  # the mean of few tokens is uncertain
+    check_sampler(tokenizer, rollouts, Rounding(0.0, 0.001, 10**6))  # and so little changes no update
 
 
 def test_a_policy_that_16_bits_are_coarse_for_is_warned_of(small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS))], PPOConfig("x"))
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS))], RewardConfig())
     rollouts.old_logprobs = rollouts.sampler_logprobs
-    config = replace(configured(folder), policy=ModelConfig(str(folder), precision="bf16"))
-    check_sampler(config, load_tokenizer(str(folder)), rollouts, Rounding(0.3, 0.3, 1000))
-    assert rounding_notes(config, Rounding(0.1, 0.3, 1000)) == []
-    [said] = rounding_notes(config, Rounding(0.3, 0.3, 1000))
+    check_sampler(load_tokenizer(str(folder)), rollouts, Rounding(0.3, 0.3, 1000))
+    assert rounding_notes(Rounding(0.1, 0.3, 1000), 0.2) == []
+    [said] = rounding_notes(Rounding(0.3, 0.3, 1000), 0.2)
     assert said.startswith("warning: bf16 is coarse for this policy: its log-probabilities differ by 0.3 nats a token")
     assert said.endswith("ratios are clipped at 1.2; --precision fp32 learns from more than rounding")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_log_probability_that_is_no_number_is_found_with_its_token(precision, small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], RewardConfig())
     rollouts.old_logprobs = rollouts.sampler_logprobs + torch.tensor([0, math.nan, 0, 0, math.nan])
-    config, tokenizer = configured(folder), load_tokenizer(str(folder))
-    config = replace(config, policy=replace(config.policy, precision=precision))
+    tokenizer = load_tokenizer(str(folder))
     with pytest.raises(InputError, match=r"token 1 of reply 0, .* \(id 21\) the log-probability nan: its weights hold"):
-        check_finite(config, tokenizer, rollouts)
+        check_finite(precision, tokenizer, rollouts)
 
 
 def test_a_first_ratio_that_is_not_1_names_its_token(small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], RewardConfig())
     rollouts.old_logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
-    config, tokenizer, places = configured(folder), load_tokenizer(str(folder)), torch.tensor([3, 4])
-    check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.0]))
-    check_ratio(config, tokenizer, rollouts, places[:0], torch.zeros(0))
+    tokenizer, places = load_tokenizer(str(folder)), torch.tensor([3, 4])
+    check_ratio("fp32", tokenizer, rollouts, places, torch.tensor([-4.0, -5.0]))
+    check_ratio("fp32", tokenizer, rollouts, places[:0], torch.zeros(0))
     with pytest.raises(InputError, match=r"differ by 0.01 nats a token .*, most at token 1 of reply 1, .* \(id 23\)"):
-        check_ratio(config, tokenizer, rollouts, places, torch.tensor([-4.0, -5.01]))
+        check_ratio("fp32", tokenizer, rollouts, places, torch.tensor([-4.0, -5.01]))
     with pytest.raises(
         InputError, match=r"differ by inf nats a token \(.*fp32 is 0 from fp64, .*\), most at token 0 of reply 1"
     ):
-        check_ratio(config, tokenizer, rollouts, places, torch.tensor([math.nan, -5.0]))
+        check_ratio("fp32", tokenizer, rollouts, places, torch.tensor([math.nan, -5.0]))
 
 
 def test_a_first_ratio_in_16_bits_is_held_to_what_was_measured(small_models: dict[str, Path]) -> None:
-    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], PPOConfig("x"))
+    folder, rollouts = small_models["gpt2"], gather([episode((20, 21, EOS)), episode((22, 23))], RewardConfig())
     rollouts.old_logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
-    config, tokenizer = configured(folder), load_tokenizer(str(folder))
-    config = replace(config, policy=replace(config.policy, precision="bf16"))
+    tokenizer = load_tokenizer(str(folder))
     places, off = torch.tensor([3, 4]), torch.tensor([-4.0, -5.1])  # 0.05 on average, of two tokens
-    check_ratio(config, tokenizer, rollouts, places, off, 0.03)
+    check_ratio("bf16", tokenizer, rollouts, places, off, 0.03)
     with pytest.raises(InputError, match=r"by 0.05 nats a token \(the policy's own bf16 is 0.003 from fp32, which all"):
-        check_ratio(config, tokenizer, rollouts, places, off, 0.003)
+        check_ratio("bf16", tokenizer, rollouts, places, off, 0.003)
 
 
 @pytest.mark.parametrize(("precision", "rounding"), [("bf16", 0.03), ("fp32", 0.2)])
 def test_a_servers_distance_stands_for_the_policys_own_rounding(precision, rounding: float) -> None:
     config, found = PPOConfig("x", ModelConfig(precision=precision)), LogprobMismatch(0.03, 0.2, 2500)
-    state = LoopState.fresh(config)
-    [note] = server_notes(config, state, found)
+    state = LoopState.fresh(config.algorithm.init_kl_coef, config.method)
+    [note] = server_notes(precision, config.correction, state, found)
     assert note.startswith("server and trainer differ by 0.03 nats a token, at most 0.2 (2,500 tokens); corrected by ")
     assert state.rounding == rounding, "what the first update's ratio is held to"
     state.iteration = 1
-    assert server_notes(config, state, LogprobMismatch(9, 9, 9)) == []
+    assert server_notes(precision, config.correction, state, LogprobMismatch(9, 9, 9)) == []
     assert state.rounding == rounding
 
 
@@ -448,15 +447,12 @@ def test_numbers_that_do_not_go_together_are_refused(rollout, method, optimizer,
         ("rollout", {"eval_size": math.inf}, "eval_size=inf; needed: 0 to 1,000,000,000; below 1 a share"),
         ("rollout", {"max_prompt": -1}, "max_prompt=-1; needed: 0 to 16,777,216; 0 is what the context leaves"),
         ("rollout", {"generation_batch_size": 0}, "generation_batch_size=0; needed: 1 to 1,048,576"),
-        ("rollout", {"frozen_cache_gb": -1.0}, "frozen_cache_gb=-1.0; needed: 0"),
         ("reward", {"missing_eos_penalty": math.nan}, "missing_eos_penalty=nan; needed: 0 to 1,000,000"),
         ("reward", {"missing_eos_penalty": -1.0}, "missing_eos_penalty=-1.0; needed: 0 to 1,000,000"),
-        ("reward", {"reward_retries": -1}, "reward_retries=-1; needed: 0 to 1,000"),
         ("reward", {"reward_timeout": 0.0}, "reward_timeout=0.0; needed: above 0; at most 2,592,000; seconds"),
         ("method", {"stop_kl": -1.0}, "stop_kl=-1.0; needed: 0 to 1,000,000; 0.02 to 0.1 is usual"),
         ("critic", {"critic_warmup": -1}, "critic_warmup=-1; needed: 0 to 1,000,000,000"),
         ("limits", {"max_kl": -1.0}, "max_kl=-1.0; needed: 0 to 1,000,000; 0 never stops"),
-        ("limits", {"min_reward": math.nan}, "min_reward=nan; needed: -1,000,000 to 1,000,000, or none"),
         ("limits", {"min_length": 5.0}, "min_length=5.0; needed: 0 or more, below 1; a share of the first length"),
     ],
 )
@@ -514,11 +510,11 @@ def test_the_reference_is_the_policy_before_step_1_and_shares_what_is_frozen(cha
     assert (reference is None) == bool(lora), "a policy with adapters is its own reference, without them"
     sampler = SamplingPolicy(actor, tokenizer, "fp32", False, False, 8)
     engine = make_engine(config, actor, None)
-    rollouts = gather([episode((20, 21, EOS)), episode((22, 23, 24, 25), reason="length")], PPOConfig("x"))
-    experience = Experience(config, engine, reference, torch.device("cpu"))
+    rollouts = gather([episode((20, 21, EOS)), episode((22, 23, 24, 25), reason="length")], RewardConfig())
+    experience = make_experience(config, engine, reference, torch.device("cpu"))
     experience.measure(rollouts)
     assert torch.equal(rollouts.old_logprobs, rollouts.reference_logprobs), "the KL is exactly 0"
-    sums = rollout_sums(rollouts, advantage_estimator(config)(rollouts, 0.1), 0.1)
+    sums = rollout_sums(rollouts, make_estimator(config)(rollouts, 0.1), 0.1)
     assert sums["kl/reference"][0] == sums["kl/reference_k3"][0] == 0
     with torch.no_grad():
         for name, parameter in actor.policy.named_parameters():

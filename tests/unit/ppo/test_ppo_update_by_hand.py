@@ -14,13 +14,12 @@ from lmgym.config import ModelConfig, OptimizerConfig
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from lmgym.models.loading import load_tokenizer
-from ppo.actor_critic import ActorCritic, build
-from ppo.algorithms.learning import advantage_estimator, loss_function
+from ppo import experience
+from ppo.actor_critic import ActorCritic
 from ppo.config import CriticConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
-from ppo.experience import Experience
-from ppo.learner import Learned, Learner
+from ppo.learner import Learned
 from ppo.rollouts import gather
-from ppo.setup import ADAM_EPSILON, make_engine
+from ppo.setup import ADAM_EPSILON, build, make_engine, make_estimator, make_experience, make_learner
 
 RATE, EPOCHS, TEMPERATURE = 1e-3, 3, 0.7
 KL, GAMMA, LAM, CLIP, CLIP_VALUE, VF, PENALTY, MOST = 0.1, 0.97, 0.9, 0.02, 0.03, 0.8, 0.25, 3.0
@@ -53,11 +52,11 @@ def hand_made() -> list[Episode]:
 
 
 def configured(folder: Path, critic: str = "head", **more) -> PPOConfig:
-    names = {"num_layers_unfrozen": -1, "frozen_cache_gb": 2.0, "micro_batch": 3, **more}
+    names = {"num_layers_unfrozen": -1, "micro_batch": 3, **more}
     return PPOConfig(
         "by_hand",
         ModelConfig(str(folder), precision="fp32"),
-        RolloutConfig(num_rollouts=8, temperature=TEMPERATURE, frozen_cache_gb=names["frozen_cache_gb"]),
+        RolloutConfig(num_rollouts=8, temperature=TEMPERATURE),
         RewardConfig(cliprange_reward=MOST, missing_eos_penalty=PENALTY),
         MethodConfig(
             ppo_epochs=EPOCHS, init_kl_coef=KL, cliprange=CLIP, num_layers_unfrozen=names["num_layers_unfrozen"]
@@ -73,15 +72,13 @@ def ours(config: PPOConfig, episodes: list[Episode]) -> tuple[ActorCritic, dict[
     actor, reference = build(config, tokenizer)
     before = {name: value.clone() for name, value in actor.state_dict().items()}
     engine, device = make_engine(config, actor, None), torch.device("cpu")
-    rollouts = gather(episodes, config)
-    Experience(config, engine, reference, device).measure(rollouts)
+    rollouts = gather(episodes, config.reward)
+    make_experience(config, engine, reference, device).measure(rollouts)
     assert (rollouts.frozen_states is not None) == (
-        config.method.num_layers_unfrozen > 0 and config.rollout.frozen_cache_gb > 0
+        config.method.num_layers_unfrozen > 0 and experience.FROZEN_CACHE_GIB > 0
     )
-    advantage_estimator(config)(rollouts, KL)
-    learner = Learner(
-        config, engine, loss_function(config), lambda update: RATE, device, lambda *said: pytest.fail(str(said))
-    )
+    make_estimator(config)(rollouts, KL)
+    learner = make_learner(config, engine, lambda update: RATE, device, lambda *said: pytest.fail(str(said)))
     return actor, before, learner.learn(rollouts, 0, 0)
 
 
@@ -243,19 +240,21 @@ def test_an_iteration_with_a_value_head_equals_one_by_hand(family: str, small_mo
     assert_same_updates(configured(small_models[family]), hand_made())
 
 
-@pytest.mark.parametrize("frozen_cache_gb", [2.0, 0.0])
+@pytest.mark.parametrize("cache_gib", [2.0, 0.0])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_so_does_one_with_frozen_layers_kept_or_run_again(
-    family: str, frozen_cache_gb: float, small_models: dict[str, Path]
+    family: str, cache_gib: float, small_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_same_updates(
-        configured(small_models[family], num_layers_unfrozen=1, frozen_cache_gb=frozen_cache_gb), hand_made()
-    )
+    monkeypatch.setattr("ppo.experience.FROZEN_CACHE_GIB", cache_gib)
+    assert_same_updates(configured(small_models[family], num_layers_unfrozen=1), hand_made())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
-def test_so_does_one_whose_layers_all_learn_above_frozen_embeddings(family: str, small_models: dict[str, Path]) -> None:
-    assert_same_updates(configured(small_models[family], num_layers_unfrozen=2, frozen_cache_gb=0.0), hand_made())
+def test_so_does_one_whose_layers_all_learn_above_frozen_embeddings(
+    family: str, small_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ppo.experience.FROZEN_CACHE_GIB", 0.0)
+    assert_same_updates(configured(small_models[family], num_layers_unfrozen=2), hand_made())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -10,10 +10,10 @@ import torch
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
 from ppo.algorithms.advantages import sum_of_normalized
-from ppo.algorithms.learning import advantage_estimator
 from ppo.config import MethodConfig, PPOConfig, RewardConfig, RolloutConfig
 from ppo.reward_parts import apart
 from ppo.rollouts import Rollouts, gather
+from ppo.setup import make_estimator
 
 WEIGHTS = {"a": 2.0, "b": 1.0, "logged": 0.0}
 GROUPS = np.array([0, 0, 0, 1, 1, 1])
@@ -34,7 +34,7 @@ PLAYED = [
 
 def rollouts(config: PPOConfig, played: list[list[Step]], groups: np.ndarray = GROUPS) -> Rollouts:
     episodes = [Episode(i, "policy", steps, True, False, None, {}) for i, steps in enumerate(played)]
-    return gather(episodes, config, groups=groups, weights=WEIGHTS)
+    return gather(episodes, config.reward, groups=groups, weights=WEIGHTS)
 
 
 def config(**reward: Any) -> PPOConfig:
@@ -61,7 +61,7 @@ def test_what_is_apart_and_what_is_left() -> None:
 def test_advantages_of_an_iteration_with_penalties_and_environments_by_the_formula() -> None:
     settings = config(missing_eos_penalty=0.25, scale=10.0)
     found = rollouts(settings, PLAYED)
-    rewards = advantage_estimator(settings)(found, 0.0)
+    rewards = make_estimator(settings)(found, 0.0)
     n = math.nan
     rest = [5.0, 10 * (0.1 - 0.25), 0.0, n, 0.0, 3.0]
     parts = [[1.0, 10.0], [0.1, -3.0], [1.0, n], [n, n], [2.0, 4.0], [2.0, 5.0]]
@@ -79,7 +79,7 @@ def test_rewards_beyond_every_clip_and_constant_ones_count_as_in_the_formula() -
     played = [[step(a=1000.0 * i, b=7.3)] for i in (0, 1, 5, 3, 3, 3)]
     settings = config()
     found = rollouts(settings, played)
-    advantage_estimator(settings)(found, 0.0)
+    make_estimator(settings)(found, 0.0)
     table = torch.tensor([[0.0, 1000.0 * i] for i in (0, 1, 5, 3, 3, 3)], dtype=torch.float64)
     wanted = sum_of_normalized(table, torch.from_numpy(GROUPS), torch.tensor([2.0], dtype=torch.float64))
     assert found.advantages.view(6, 3)[:, 0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
@@ -95,14 +95,14 @@ def test_turns_are_compared_with_the_same_turn_by_what_follows_them() -> None:
         method=MethodConfig("grpo", init_kl_coef=0.0, credit="turn"),
     )  # fmt: skip
     found = rollouts(by_turn, played, groups)
-    advantage_estimator(by_turn)(found, 0.0)
+    make_estimator(by_turn)(found, 0.0)
     # rows: episode 0 turn 0 and 1, episode 1 turn 0 and 1; b of (0, 1) has none, so its turn 1 has one alone
     table = torch.tensor([[0.0, 3, 0], [0, 2, math.nan], [0, 3, 4], [0, 0, 4]], dtype=torch.float64)
     weights = torch.tensor([2.0, 1.0], dtype=torch.float64)
     wanted = sum_of_normalized(table, torch.tensor([0, 1, 0, 1]), weights)
     assert found.advantages.view(4, 3)[:, 0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
     whole = rollouts(settings, played, groups)
-    advantage_estimator(settings)(whole, 0.0)
+    make_estimator(settings)(whole, 0.0)
     totals = torch.tensor([[0.0, 3, 0], [0, 3, 4]], dtype=torch.float64)
     wanted = sum_of_normalized(totals, torch.tensor([0, 0]), weights)
     assert whole.advantages.view(2, 2, 3)[:, :, 0].T.tolist() == [pytest.approx(wanted.tolist(), abs=1e-6)] * 2

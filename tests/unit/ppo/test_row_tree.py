@@ -12,7 +12,7 @@ from lmgym.models.forward.packed_rows import PackedRows, pack_rows
 from lmgym.models.forward.policies import load_policy
 from lmgym.models.loading import load_tokenizer
 from ppo.actor_critic import ActorCritic
-from ppo.config import PPOConfig
+from ppo.config import RewardConfig
 from ppo.rollouts import Rollouts, RowBatch, gather
 from ppo.row_tree import RowTree
 
@@ -54,14 +54,14 @@ def mixed() -> Rollouts:
             [turn([17], [5, 8])],
             [turn([17], [6])],
         ),
-        PPOConfig("x"),
+        RewardConfig(),
     )
 
 
 def test_rows_are_paths_of_segments_that_are_computed_once() -> None:
     found = gather(
         episodes([turn(PROMPT, [5, 6, 7])], [turn(PROMPT, [8, 9])], in_turns(PROMPT, ([], [5, 9]), ([33], [6, 6]))),
-        PPOConfig("x"),
+        RewardConfig(),
     )
     batch = RowBatch.of(found, np.arange(4), CPU)
     assert batch.rows.ids.tolist() == [11, 12, 13, 14, *[15, 5, 6], *[15, 8], *[15, 5], *[9, 33, 6]]
@@ -113,7 +113,7 @@ def test_a_batch_computes_each_segment_of_its_rows_once() -> None:
 
 
 def test_a_micro_batch_holds_as_many_tokens_as_are_computed() -> None:
-    found = gather(episodes(*([turn(PROMPT * 4, [5, 6])] for _ in range(8))), PPOConfig("x"))
+    found = gather(episodes(*([turn(PROMPT * 4, [5, 6])] for _ in range(8))), RewardConfig())
     # the prompt is 19 tokens without its last one
     assert [len(batch) for batch in found.tree.batches(np.arange(8), 1, 35)] == [8]
     assert len(RowBatch.of(found, np.arange(8), CPU).rows.ids) == 19 + 8 * 2
@@ -141,7 +141,7 @@ def test_rows_of_a_group_stand_together_and_turns_in_their_order() -> None:
             in_turns(OTHER, ([], [5, 9, 9]), ([33], [6, 6])),
             [turn(PROMPT, [5, 6, 7])],
         ),
-        PPOConfig("x"),
+        RewardConfig(),
     )
     [batch] = found.tree.batches(np.arange(5), 8)
     assert batch.tolist() == [2, 3, 0, 4, 1], "the longest family first, in it the longest episode, turn by turn"

@@ -24,6 +24,7 @@ from lmgym.errors import InputError
 from lmgym.generation.protocol import Completion, Sampling
 from lmgym.runs.flags import override
 from lmgym.scoring.named_scorers import read_weights
+from lmgym.scoring.retries import RetryPolicy
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Conversation, Turn
 from ppo import rewards
@@ -42,6 +43,7 @@ from ppo.task_setups import (
 )
 
 INF = float("inf")
+RETRIES = RetryPolicy(360.0)
 HELLO = Conversation((Turn("user", "hello"),))
 ASKED = Conversation((Turn("user", "hi"), Turn("bot", "yes?"), Turn("user", "hello")), "Ann is kind.")
 LENGTH = FunctionScorer(lambda conversations, replies: [float(len(reply)) for reply in replies])
@@ -209,8 +211,8 @@ class Stalling:
 
 
 def test_a_scorer_that_stalls_has_the_time_that_the_settings_give_and_then_its_reply_is_masked(monkeypatch) -> None:
-    monkeypatch.setattr(rewards, "load_scorers", lambda words, precision, given: {"a": Stalling()})
-    reward_function, _ = load_scorer_reward(RewardConfig(scorers="a=X", reward_timeout=0.5, reward_retries=1))
+    monkeypatch.setattr(rewards, "load_scorers", lambda words, given: {"a": Stalling()})
+    reward_function, _ = load_scorer_reward(RewardConfig(scorers="a=X", reward_timeout=0.5))
     found = reward_function.rewards(chats("yes", "hm", "no"))
     assert rewards_of(found) == [1.0, None, 1.0]
     assert found[1].error
@@ -225,7 +227,7 @@ def test_scorers_may_watch_what_a_function_rewards(tmp_path: Path) -> None:
     rollout = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abc"])
     config = PPOConfig("x", rollout=rollout, reward=RewardConfig(eval_scorer="world:0", monitor_scorers="b=world:1"))
     setup = text_with_function(rewarded, as_text=False)(config, TOKENIZER)
-    metrics = evaluate(config, setup, Scripted(), TOKENIZER, Sampling(8)).metrics  # type: ignore[arg-type]
+    metrics = evaluate(setup, Scripted(), TOKENIZER, Sampling(8), config.rollout, RETRIES).metrics  # type: ignore[arg-type]
     assert {"eval/eval_scorer", "eval/eval_scorer_error", "eval/monitor/b"} <= metrics.keys()
     assert metrics["eval/reward/mean"] == 1.0
 
@@ -380,11 +382,11 @@ def test_long_prompts_are_cut_and_counted_or_refused() -> None:
     long = Conversation((Turn("user", "one two three four five six seven " * 20),))
     setup = TaskSetup([], [{"prompt": long}, {"prompt": HELLO}], ScoredChat, FakeReward(), "")
     config = PPOConfig("x", rollout=RolloutConfig(max_new_tokens=8))
-    found = evaluate(config, setup, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    found = evaluate(setup, Scripted(max_length=40), TOKENIZER, Sampling(8), config.rollout, RETRIES)  # type: ignore[arg-type]
     assert found.metrics["eval/rollout/cut_prompts"] == 0.5
     refusing = replace(config, rollout=replace(config.rollout, long_prompts="refuse"))
     with pytest.raises(InputError, match="'policy' has more than 32 tokens; needed"):
-        evaluate(refusing, setup, Scripted(max_length=40), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+        evaluate(setup, Scripted(max_length=40), TOKENIZER, Sampling(8), refusing.rollout, RETRIES)  # type: ignore[arg-type]
 
 
 def test_watched_scorers_have_mean_error_and_gain_each() -> None:
@@ -396,7 +398,7 @@ def test_watched_scorers_have_mean_error_and_gain_each() -> None:
         "",
         monitors={"eval_scorer": WORDS, "b": LENGTH},
     )
-    found = evaluate(PPOConfig("x"), setup, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    found = evaluate(setup, Scripted(), TOKENIZER, Sampling(8), PPOConfig("x").rollout, RETRIES)  # type: ignore[arg-type]
     metrics = found.metrics
     assert (metrics["eval/eval_scorer"], metrics["eval/eval_scorer_std"]) == (2.0, 1.0)  # of 1 turn and 3
     assert metrics["eval/eval_scorer_error"] == pytest.approx(1 / 2**0.5)
@@ -426,12 +428,12 @@ def test_people_are_shown_replies_drawn_as_the_models_users_will_draw_them() -> 
     setup = TaskSetup([], tasks, ScoredChat, FakeReward(), "", monitors={"b": LENGTH})
     config, rollouts = PPOConfig("x"), Sampling(8, temperature=1.0)
     told = Told(do_sample=True, temperature=0.6, top_p=0.95)
-    rows, drawn = replies_to_show(config, setup, told, TOKENIZER, rollouts, [])  # type: ignore[arg-type]
+    rows, drawn = replies_to_show(setup, told, TOKENIZER, rollouts, config.rollout, RETRIES, [])  # type: ignore[arg-type]
     assert drawn == "temperature 0.6, top_p 0.95 (generation_config.json)"
     assert [row["reply"] for row in rows] == ["temperature 0.6, top_p 0.95"] * 4
     assert all(row["reward"] is not None and "b" in row["monitors"] for row in rows)
     silent, measured = Told(), [{"reply": "as measured"}]
-    assert replies_to_show(config, setup, silent, TOKENIZER, rollouts, measured) == (  # type: ignore[arg-type]
+    assert replies_to_show(setup, silent, TOKENIZER, rollouts, config.rollout, RETRIES, measured) == (  # type: ignore[arg-type]
         measured, "temperature 1, as in rollouts",
     )  # fmt: skip
 
@@ -453,10 +455,10 @@ class Fails:
 
 
 def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_so(capsys) -> None:
-    tasks, config = [{"prompt": HELLO}, {"prompt": ASKED}], PPOConfig("x", reward=RewardConfig(reward_retries=1))
+    tasks, config = [{"prompt": HELLO}, {"prompt": ASKED}], PPOConfig("x")
     watched = {"eval_scorer": Fails(1), "b": Fails(INF), "c": Fails(picky=True)}
     setup = TaskSetup([], tasks, ScoredChat, FakeReward(), "", Fails(1), watched)
-    found = evaluate(config, setup, Scripted(), TOKENIZER, Sampling(8))  # type: ignore[arg-type]
+    found = evaluate(setup, Scripted(), TOKENIZER, Sampling(8), config.rollout, RETRIES)  # type: ignore[arg-type]
     assert (found.metrics["eval/eval_scorer"], found.metrics["eval/monitor/c"]) == (2.0, 2.0)
     assert found.metrics["metrics/two"] == 2.0  # trlx's name
     assert not [name for name in found.metrics if name.startswith("eval/monitor/b")]
@@ -473,11 +475,12 @@ def test_what_is_watched_is_asked_again_and_then_left_out_with_a_line_that_says_
     assert gains(found.metrics, before, watched) == {"eval/eval_scorer_gain": 0.5}
     reward_function, metric = FakeReward(lambda sample: SampleReward(None, error="no answer")), Fails(INF)
     found = evaluate(
-        config,
         replace(setup, monitors={}, reward_function=reward_function, metric=metric),
         Scripted(),
         TOKENIZER,
         Sampling(8),
+        config.rollout,
+        RETRIES,
     )  # type: ignore[arg-type]
     assert "eval/reward/mean" not in found.metrics
     assert not [name for name in found.metrics if "metrics/" in name]
@@ -497,7 +500,7 @@ def test_rewards_are_cut_then_fined_then_scaled_and_the_kl_is_that_of_a_reply() 
         Episode(1, "policy", [turn([1], [-3.0], -2.0)], True, False, None, {}),
     ]
     config = PPOConfig("x", reward=RewardConfig(missing_eos_penalty=0.5, cliprange_reward=4.0, scale=0.1))
-    rollouts = gather(episodes, config)
+    rollouts = gather(episodes, config.reward)
     torch.testing.assert_close(rollouts.scores, torch.tensor([0, 0.4, 0, 0, 0.05, -0.2]))
     zeros = torch.zeros(6)
     rollouts.old_logprobs, rollouts.reference_logprobs = rollouts.sampler_logprobs, rollouts.sampler_logprobs - 0.25
@@ -505,6 +508,13 @@ def test_rewards_are_cut_then_fined_then_scaled_and_the_kl_is_that_of_a_reply() 
     sums = rollout_sums(rollouts, zeros, 0.1)
     assert sums["kl/reference"] == (1.5, 3.0)  # six tokens, .25 each, in three replies of two episodes
     assert sums["reward/kl_penalty"] == pytest.approx((0.15, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("words", "updates"), [("--epochs 2", -1), ("--epochs 2 --max_updates 64", 64), ("", 1600), ("--seed 1", 1600)]
+)
+def test_passes_over_the_prompts_take_the_place_of_the_experiments_updates(words: str, updates: int) -> None:
+    assert override(HARMLESS, words.split()).optimizer.max_updates == updates
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,10 @@ from lmgym.generation.protocol import Completion
 from lmgym.models.forward.policies import PolicyModel, load_policy
 from lmgym.models.forward.scoring_model import ScoringModel
 from lmgym.models.loading import load_classifier, load_tokenizer
-from ppo.actor_critic import ActorCritic, Reference, build
-from ppo.algorithms.learning import advantage_estimator, loss_function
+from ppo.actor_critic import ActorCritic, Reference
 from ppo.config import MethodConfig, PPOConfig, RolloutConfig
-from ppo.experience import Experience
-from ppo.learner import Learner
 from ppo.rollouts import Rollouts, gather
-from ppo.setup import make_engine
+from ppo.setup import build, make_engine, make_estimator, make_experience, make_learner
 from preferences.config import LossConfig
 from preferences.examples import tokenize_pairs as tokenize_preferences
 from preferences.objectives import Pairwise as PreferenceLoss
@@ -275,13 +272,13 @@ def as_rollouts(prompts, ids: torch.Tensor, mask: torch.Tensor, scores: torch.Te
         reply = tuple(row[keep].tolist())
         said = Completion("", "eos", reply, (0.0,) * len(reply), len(reply))
         episodes.append(Episode(i, "policy", [Step(prompt, "", said, score.item())], True, False, None, {}))
-    return gather(episodes, config, groups=np.arange(REPLIES) // config.algorithm.num_generations)
+    return gather(episodes, config.reward, groups=np.arange(REPLIES) // config.algorithm.num_generations)
 
 
 def update_by_the_library(actor: ActorCritic, engine, config: PPOConfig, rollouts: Rollouts) -> dict[str, float]:
     """The means of one update by the library's learner, whose gradient stays in the actor."""
     engine.step = lambda: True
-    learner = Learner(config, engine, loss_function(config), lambda _: 0.0, CPU, lambda *said: pytest.fail(str(said)))
+    learner = make_learner(config, engine, lambda _: 0.0, CPU, lambda *said: pytest.fail(str(said)))
     [means] = learner.learn(rollouts, 0, 0).curve
     return means
 
@@ -305,8 +302,8 @@ def test_ppo_and_grpo_have_the_librarys_advantages_losses_and_gradient(
 
     prompts, ids, attention, mask, scores = sampled_by_the_recipe(own, args.group)
     rollouts = as_rollouts(prompts, ids, mask, scores, config)
-    Experience(config, engine, reference, CPU).measure(rollouts)
-    advantage_estimator(config)(rollouts, config.algorithm.init_kl_coef)
+    make_experience(config, engine, reference, CPU).measure(rollouts)
+    make_estimator(config)(rollouts, config.algorithm.init_kl_coef)
     r = recipes.ppo.measure(own, own_reference, ids, attention, mask, scores, args)
     close = {"rtol": 10 * tolerance, "atol": 10 * tolerance}
     torch.testing.assert_close(r.advantages[mask], rollouts.advantages, **close)

@@ -16,7 +16,7 @@ from lmgym.errors import InputError
 from lmgym.report.comparison import Comparison
 from lmgym.report.methods import SEEDS, SeedsTest, methods_of, seeds_tests
 from lmgym.report.run_files import RunFiles
-from lmgym.runs.flags import flatten
+from lmgym.runs.fields import flatten
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,7 +13,8 @@ import pytest
 from patience import PATIENCE
 
 from lmgym.errors import InputError
-from lmgym.runs.flags import flatten, override
+from lmgym.runs.fields import flatten
+from lmgym.runs.flags import override
 
 
 @dataclass(frozen=True)

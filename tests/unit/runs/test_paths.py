@@ -10,7 +10,7 @@ import pytest
 from lmgym.config import ColumnConfig, ModelConfig, RowsConfig
 from lmgym.console import printed_line
 from lmgym.errors import InputError
-from lmgym.runs.flags import flatten
+from lmgym.runs.fields import flatten
 from lmgym.runs.paths import PATHS, with_absolute_paths
 from lmgym.runs.run import Run
 from ppo.config import CriticConfig, PPOConfig, RewardConfig, RolloutConfig

@@ -330,10 +330,6 @@ def test_resume_never_starts_a_new_run_beside_the_unfinished_one(tmp_path: Path,
         (with_settings(micro_batch=4), ["micro_batch was 2, now 4;"]),
         (with_settings(global_batch=8, micro_batch=1), ["global_batch was 16, now 8; micro_batch was 2, now 1;"]),
         (with_settings(beta=0.1), ["beta was None, now 0.1;"]),
-        (
-            with_changes(settings={"learning_rate": 0.001, "micro_batch": 2}),
-            ["settings: global_batch was 16, now None;"],
-        ),
     ],
 )
 def test_another_run_is_refused_with_both_values_and_the_ways_out(
@@ -362,6 +358,15 @@ def test_resharding_allows_other_ranks_and_micro_batches_only(tmp_path: Path) ->
     ):
         with pytest.raises(InputError, match=word):
             find_start(tmp_path, other | change, reshard=True)
+
+
+def test_a_run_of_a_version_with_more_settings_resumes_and_a_line_names_them(tmp_path: Path) -> None:
+    former_run(tmp_path, 10)
+    start = found_start(tmp_path, with_changes(settings={"learning_rate": 0.001, "micro_batch": 2}))
+    assert start.resumed_at == 10
+    assert start.notes[0] == (
+        "the checkpoint was written with settings that this version does not have: global_batch=16, warmup=None"
+    )
 
 
 def test_other_versions_are_reported_and_the_run_resumes(tmp_path: Path) -> None:

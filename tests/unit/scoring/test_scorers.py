@@ -329,15 +329,12 @@ def test_the_head_of_a_scorer_in_bf16_is_that_of_the_folder(family: str, scorer_
             assert parameter.dtype == torch.bfloat16, name
 
 
-def test_ppo_and_sft_load_scorers_as_their_flag_says(scorer_folders) -> None:
+def test_ppo_and_sft_load_scorers_in_fp32_on_a_cpu(scorer_folders) -> None:
     words = f"a={scorer_folders['llama']}"
-    reward_function, monitors = load_scorer_reward(
-        RewardConfig(scorers=words, monitor_scorers=f"b={scorer_folders['gpt2']}", scorer_precision="bf16")
-    )
-    for scorer in (*reward_function.scorers.values(), *monitors.values(), *load_on_main_rank(words, "bf16").values()):
-        assert next(scorer.model.parameters()).dtype == torch.bfloat16  # type: ignore[attr-defined]
-    [plain] = load_scorer_reward(RewardConfig(scorers=words))[0].scorers.values()
-    assert next(plain.model.parameters()).dtype == torch.float32  # type: ignore[attr-defined]
+    settings = RewardConfig(scorers=words, monitor_scorers=f"b={scorer_folders['gpt2']}")
+    reward_function, monitors = load_scorer_reward(settings)
+    for scorer in (*reward_function.scorers.values(), *monitors.values(), *load_on_main_rank(words).values()):
+        assert next(scorer.model.parameters()).dtype == torch.float32  # type: ignore[attr-defined]
 
 
 CHAT = Conversation((Turn("user", "q"),))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lmgym.config import ModelConfig
-from lmgym.runs.flags import flatten, override
+from lmgym.runs.fields import flatten
+from lmgym.runs.flags import override
 from lmgym.training import precision
 from lmgym.training.precision import processor_has_bf16, with_native_precision
 from ppo.experiments.hh_harmless import CONFIG as PPO

@@ -47,7 +47,7 @@ def test_random_numbers_that_are_gone_are_not_drawn_anew(tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"rank-00000.pt is missing"):
         restore_random(folder, 1, seed=0, step=4)
     with pytest.raises(InputError, match=r"rank-00000.pt is missing"):
-        read_state(folder, None, LoopState.fresh(PPOConfig("x")), seed=0)  # type: ignore[arg-type]
+        read_state(folder, None, LoopState.fresh(PPOConfig("x").algorithm.init_kl_coef, PPOConfig("x").method), seed=0)  # type: ignore[arg-type]
 
 
 def test_random_numbers_go_on_where_the_checkpoint_was_written(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from lmgym.apps.migration.trl_scripts import Code, Script, Settings, fill_in, re
 from lmgym.apps.migration.trl_tables import DEFAULTS, WORDS
 from lmgym.cli.main import main
 from lmgym.errors import InputError
-from lmgym.runs.flags import flatten, override
+from lmgym.runs.fields import flatten
+from lmgym.runs.flags import override
 from lmgym.runs.launch import STAGES as PACKAGES
 from lmgym.runs.launching import FORMS
 from lmgym.runs.other_names.lookup import tables

@@ -10,9 +10,9 @@ from ranks import on_two_ranks
 
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
-from ppo.algorithms.learning import advantage_estimator
 from ppo.config import CriticConfig, MethodConfig, PPOConfig
 from ppo.rollouts import Rollouts, gather
+from ppo.setup import make_estimator
 
 REWARDS = [1.0, -2.0, 0.5, 4.0, 0.0, 3.0]
 GROUPS = [0, 0, 1, 1, 0, 1]
@@ -27,7 +27,7 @@ def played(numbers: list[int], config: PPOConfig) -> Rollouts:
         said = Completion("", "eos", ids, (-0.1,) * len(ids), len(ids))
         return Episode(i, "policy", [Step([1, 2, 3], "", said, REWARDS[i])], True, False, None, {})
 
-    found = gather([episode(i) for i in numbers], config, groups=np.array([GROUPS[i] for i in numbers]))
+    found = gather([episode(i) for i in numbers], config.reward, groups=np.array([GROUPS[i] for i in numbers]))
     tokens = len(found.scores)
     found.old_logprobs = torch.linspace(-3, -1, tokens)
     found.reference_logprobs, found.values = torch.full((tokens,), -2.0), torch.zeros(tokens)
@@ -43,7 +43,7 @@ def advantages_of(numbers: list[int], method: str) -> list[float]:
     """Of the tokens of these episodes."""
     config = of_method(method)
     rollouts = played(numbers, config)
-    advantage_estimator(config)(rollouts, 0.0)
+    make_estimator(config)(rollouts, 0.0)
     return rollouts.advantages.tolist()
 
 
@@ -56,7 +56,7 @@ def test_the_kl_in_the_rewards_is_of_the_kind_that_was_asked_for(method: str, ki
     assert x.min() == -1.0
     wanted = -0.25 * KINDS[kind](x)
     wanted[[0, 4]] += [REWARDS[0], REWARDS[3]]  # the last token of each
-    assert advantage_estimator(config)(rollouts, 0.25).numpy() == pytest.approx(wanted, abs=1e-6)
+    assert make_estimator(config)(rollouts, 0.25).numpy() == pytest.approx(wanted, abs=1e-6)
 
 
 def part(rank: int, method: str) -> list[float]:

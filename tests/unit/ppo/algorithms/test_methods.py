@@ -5,7 +5,8 @@ from typing import get_args
 
 import pytest
 
-from lmgym.runs.flags import flatten, override
+from lmgym.runs.fields import flatten
+from lmgym.runs.flags import override
 from ppo.algorithms.methods import MethodName, preset, readers
 from ppo.check import unread_notes
 from ppo.config import CriticConfig, MethodConfig, PPOConfig, RewardConfig, RolloutConfig
@@ -68,7 +69,6 @@ def test_every_setting_is_read_by_some_method_and_the_critics_by_ppo_alone() -> 
     assert set.intersection(*unread.values()) == {"action_scores"}, "which a policy over actions reads"
     assert all(readers(name) for name in set.union(*unread.values()) - CRITIC - {"action_scores"})
     assert [name for name in NAMES if not CRITIC & unread[name]] == ["ppo"]
-    assert [name for name in NAMES if "reuse_logprobs" in unread[name]] == ["ppo"]
 
 
 def test_the_group_and_the_field_called_method_and_critic_are_told_apart() -> None:

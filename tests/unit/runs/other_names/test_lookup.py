@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lmgym.runs.flags import flatten, override
+from lmgym.runs.fields import flatten
+from lmgym.runs.flags import override
 from lmgym.runs.other_names import LIBRARIES, subjects
 from lmgym.runs.other_names.answers import STAGES, Answer, Row, read
 from lmgym.runs.other_names.lookup import answer, find, stage_of
@@ -137,24 +138,24 @@ def test_as_many_flags_are_known_as_were_promised() -> None:
 def test_a_flag_of_another_library_is_answered(stage: str, flags: dict, capsys) -> None:
     words = [word for name in flags[stage] for word in (f"--{name}", "1")]
     title, *lines = mistake(CONFIGS[stage], capsys, *words)
-    assert title == f"error: {len(flags[stage])} unknown flags (--help lists those that there are)"
+    assert title == f"error: {len(flags[stage])} unknown flags (--help all lists those that there are)"
     assert lines == [f"  --{name}: {said}" for name, said in flags[stage].items()]
 
 
 def test_one_unknown_flag_is_one_line(capsys) -> None:
     assert mistake(CONFIGS["reward"], capsys, "--hub_model_id", "a/b", "--epochs", "2") == [
-        "error: unknown flag --hub_model_id: write --push_to_hub (--help lists them all)"
+        "error: unknown flag --hub_model_id: write --push_to_hub (--help all lists them)"
     ]
     [line] = mistake(CONFIGS["reward"], capsys, "--epoch", "2")
-    assert line == "error: unknown flag --epoch; did you mean --epochs? (--help lists them all)"
+    assert line == "error: unknown flag --epoch; did you mean --epochs? (--help all lists them)"
     [line] = mistake(CONFIGS["reward"], capsys, "--qqqq", "2")
-    assert line == "error: unknown flag --qqqq (--help lists them all)"
+    assert line == "error: unknown flag --qqqq (--help all lists them)"
 
 
 def test_several_unknown_flags_are_named_once_each_and_before_wrong_values(capsys) -> None:
     words = ["--epochs", "many", "--epoch", "2", "--lr=1", "--lr", "2", "--qqqq"]
     assert mistake(CONFIGS["sft"], capsys, *words) == [
-        "error: 3 unknown flags (--help lists those that there are)",
+        "error: 3 unknown flags (--help all lists those that there are)",
         "  --epoch; did you mean --epochs?",
         "  --lr: write --learning_rate",
         "  --qqqq",
