@@ -1,12 +1,13 @@
-"""The tables and figures of docs/over_optimisation.md, from labs that `lmgym lab run` has made.
+"""The results behind docs/over_optimisation.md, from labs that `lmgym lab run` has made.
 
     lmgym lab run figure --jobs 2 --output outputs/lab/figure     # goes on where it was stopped
     lmgym lab run alarms --jobs 2 --output outputs/lab/alarms
     lmgym lab run unseen --jobs 2 --output outputs/lab/unseen     # a world chosen after all others were run
     .venv/bin/python benchmarks/over_optimisation.py --labs outputs/lab
+    .venv/bin/python benchmarks/pages.py                          # writes the page's tables
     python docs/images/make_over_optimisation.py                  # draws them; needs matplotlib
 
-Writes benchmarks/results/over_optimisation.json: every curve with all seeds, CPU seconds by kind of step, the tables,
+Writes benchmarks/results/over_optimisation.json: every curve with all seeds, CPU seconds by kind of step,
 thresholds of alarms, and how many points of the unseen world lie in the prediction intervals of the six worlds: at each
 distance, mean +- t(.975) s sqrt(1 + 1/6) over worlds, for each method and scorer.
 """
@@ -24,15 +25,14 @@ from shared import ROOT, describe_machine, origin
 from lmgym.apps.lab.alarms import RULES
 from lmgym.apps.lab.budget import best_constant, read_cases
 from lmgym.apps.lab.curves import Curve, load_curves, read_curves
-from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form, on_grid
+from lmgym.apps.lab.forms import on_grid
 from lmgym.apps.lab.record import open_lab, plan_of
 from lmgym.apps.lab.steps import folder_of
 from lmgym.apps.lab.trial import counts, judge
 from lmgym.apps.lab.watching import watch
-from lmgym.statistics import mean
 
 RESTS_ON = ("world", "lab", "rows", "sampler", "method", "intervals")
-METHODS = ("best_of_n", "ppo", "grpo")
+METHODS = ("ppo", "grpo")
 
 
 def cpu_seconds(folder: Path) -> dict[str, float]:
@@ -40,7 +40,7 @@ def cpu_seconds(folder: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, step in open_lab(folder).steps.items():
         what = name.partition(": ")[2] or "world"
-        for method in METHODS[1:]:
+        for method in METHODS:
             what = method if f"_{method}_" in what and not what.startswith("watch") else what
         for kind in ("proxy", "pool by", "watch"):
             what = kind if what.startswith(kind) else what
@@ -55,44 +55,6 @@ def by_run(curves: Sequence[Curve]) -> dict[tuple[str, str], list[Curve]]:
         if not curve.kl_weight and "-half" not in curve.proxy:
             found.setdefault((curve.method, curve.proxy), []).append(curve)
     return found
-
-
-def peaks(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """A row a method and proxy: gold gained up to the peak, at equal length too, where it is, and what is lost."""
-    rows = []
-    for (method, proxy), own in by_run(curves).items():
-        worlds = [curve.world for curve in own]
-        gain = [curve.peak.gold - curve.points[0].gold for curve in own]
-        equal = [
-            (curve.peak.equal_length - curve.points[0].gold) if curve.peak.equal_length is not None else None
-            for curve in own
-        ]
-        rows.append(
-            {
-                "method": method,
-                "proxy": proxy,
-                "gain at the peak": f"{mean(gain, worlds):.2f}",
-                "at equal length": f"{mean([one for one in equal if one is not None]):.2f}",
-                "root of the peak's KL": f"{mean([curve.peak.distance for curve in own], worlds):.2f}",
-                "lost since": f"{mean([curve.peak.gold - curve.points[-1].gold for curve in own], worlds):.2f}",
-                "over-optimised": f"{sum(curve.fallen for curve in own)} of {len(own)}",
-            }
-        )
-    return rows
-
-
-def forms(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """A row a method and proxy: extrapolation errors, and the coefficients of Gao et al.'s form."""
-    rows = []
-    for (method, proxy), own in by_run(curves).items():
-        a, b = coefficients(own)
-        errors = errors_by_form(own)
-        rows.append(
-            {"method": method, "proxy": proxy}
-            | {form.name: f"{errors[form.name]:.2f}" for form in FORMS}
-            | {"a": f"{a:.2f}", "b": f"{b:.2f}"}
-        )
-    return rows
 
 
 def prediction(known: Sequence[Curve], unseen: Sequence[Curve]) -> list[dict[str, Any]]:
@@ -142,15 +104,6 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown."""
-    if not rows:
-        return ""
-    columns = [*rows[0]]
-    body = ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
-    return "\n".join(["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", *body])
-
-
 def main() -> None:
     """Reads what labs there are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -168,17 +121,13 @@ def main() -> None:
         found["cpu_seconds"][name] = cpu_seconds(labs[name])
     curves = load_curves(read["figure"]["curves"])
     found["thresholds"] = thresholds(labs["figure"])
-    found |= {"peaks": peaks(curves), "forms": forms(curves), "lost": read["figure"]["lost"]}
-    found["constant"] = constant(labs["figure"])
+    found |= {"lost": read["figure"]["lost"], "constant": constant(labs["figure"])}
     if "unseen" in read:
         found["prediction"] = prediction(curves, load_curves(read["unseen"]["curves"]))
     if "alarms" in read:
         found |= {name: read["alarms"][name] for name in ("outcomes", "alarms", "trial")}
     found |= {"curves": read["figure"]["curves"], "budgets": read["figure"]["budgets"]}
-    print(found["thresholds"], end="\n\n")
     arguments.output.write_text(json.dumps(origin(*RESTS_ON) | rounded(found)) + "\n")
-    for name in ("peaks", "forms", "prediction"):
-        print(table(found.get(name, [])), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,90 @@
+"""Tables of docs/over_optimisation.md, made of results/over_optimisation.json alone (see pages.py)."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from tables import Found, Lines, table
+
+from lmgym.apps.lab.curves import Curve, load_curves
+from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form
+from lmgym.statistics import Estimate, mean
+
+METHODS = {"best_of_n": "best of N", "ppo": "PPO", "grpo": "GRPO"}
+PROXIES = {
+    "125": "125 pairs",
+    "500": "500 pairs",
+    "2000": "2,000 pairs",
+    "8000": "8,000 pairs",
+    "mean-of-four": "2,000 pairs, mean of four scorers",
+    "noisy": "2,000 pairs, a quarter labelled wrongly",
+}
+
+
+def curves_of(found: Found) -> dict[tuple[str, str, float], list[Curve]]:
+    """By method, scorer and weight of the KL penalty; one a world."""
+    by_run: dict[tuple[str, str, float], list[Curve]] = {}
+    for curve in load_curves(found["curves"]):
+        by_run.setdefault((curve.method, curve.proxy, curve.kl_weight), []).append(curve)
+    return by_run
+
+
+def over_worlds(values: Iterable[float], curves: Sequence[Curve]) -> Estimate:
+    """A mean with its interval over the worlds of the curves."""
+    return mean([*values], [curve.world for curve in curves])
+
+
+def peaks(found: Found) -> Lines:
+    """Without a KL penalty: what is gained, where, and what is lost again."""
+    rows = []
+    for (method, proxy, weight), own in curves_of(found).items():
+        if not weight:
+            gain = over_worlds((curve.peak.gold - curve.points[0].gold for curve in own), own)
+            distance = over_worlds((curve.peak.distance for curve in own), own)
+            lost = over_worlds((curve.peak.gold - curve.points[-1].gold for curve in own), own)
+            cells = (f"{gain:.2f}", f"{distance:.1f}", f"{lost:.2f}", f"{sum(one.fallen for one in own)} of {len(own)}")
+            rows.append((METHODS[method], PROXIES[proxy], *cells))
+    return table(
+        ("method", "scorer of", "gain at the peak", "root of its KL", "lost by the end", "over-optimised"), rows
+    )
+
+
+def weights(found: Found) -> Lines:
+    """Gain at the end by weight of the KL penalty: means over three scorers, in the worlds that have all weights."""
+    by_run = curves_of(found)
+    proxies = [proxy for method, proxy, weight in by_run if (method, weight) == ("ppo", 0.1)]
+    worlds = {curve.world for curve in by_run["ppo", proxies[0], 0.1]}
+    known = sorted({weight for *_, weight in by_run})
+    rows = []
+    for method in ("ppo", "grpo"):
+        cells = []
+        for weight in known:
+            own = [curve for proxy in proxies for curve in by_run[method, proxy, weight] if curve.world in worlds]
+            gains = np.array([curve.points[-1].gold - curve.points[0].gold for curve in own])
+            cells.append(f"{gains.mean():+.2f} ({gains.min():+.2f} to {gains.max():+.2f})")
+        rows.append((METHODS[method], *cells))
+    return table(("", *(f"KL weight {weight:g}" for weight in known)), rows)
+
+
+def forms(found: Found) -> Lines:
+    """Error of the farther half of a curve from a fit of the nearer one, over all scorers."""
+    rows = []
+    for method, title in METHODS.items():
+        own = [one for key, curves in curves_of(found).items() if key[0] == method and not key[2] for one in curves]
+        errors = errors_by_form(own)
+        a, b = coefficients(own)
+        rows.append((title, *(f"{errors[form.name]:.2f}" for form in FORMS), f"{a:.2f}", f"{b:.2f}"))
+    names = ("R = d (a - b d)", "R = d (a - b log d)", "quadratic, free intercept", "isotonic up, then down")
+    return table(("", *names, "a of the method's own form", "b"), rows)
+
+
+def budgets(found: Found) -> Lines:
+    """Utility lost by each way to choose N."""
+    names = {
+        "constant": "the constant that is best in the other worlds",
+        "budget": "two halves, one optimised and one watching",
+        "none": "no limit: N = 512",
+    }
+    return table(
+        ("stop at the N of", "utility lost a reply"),
+        ((title, f"{Estimate(**found['lost'][name]):.3f}") for name, title in names.items()),
+    )

@@ -1,0 +1,79 @@
+"""Counts in the prose of docs/over_optimisation.md, against the result file."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmgym.apps.lab.curves import Curve, load_curves
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = json.loads((ROOT / "benchmarks/results/over_optimisation.json").read_text())
+PAGE = " ".join((ROOT / "docs/over_optimisation.md").read_text().split())
+CURVES = load_curves(FOUND["curves"])
+TRAINED = [curve for curve in CURVES if curve.method != "best_of_n"]
+
+
+def fallen(curves: list[Curve]) -> tuple[int, int]:
+    return sum(curve.fallen for curve in curves), len(curves)
+
+
+def end_gain(curve: Curve) -> float:
+    return curve.points[-1].gold - curve.points[0].gold
+
+
+def test_the_runs_that_are_over_optimised_are_counted_right_and_their_reward_ends_near_its_highest() -> None:
+    trained = fallen([curve for curve in TRAINED if not curve.kl_weight])
+    sampled = fallen([curve for curve in CURVES if curve.method == "best_of_n"])
+    assert "over-optimise {} of {} runs, the best of N up to 512 only {} of {}.".format(*trained, *sampled) in PAGE
+    for curve in CURVES:
+        if curve.fallen:
+            assert curve.points[-1].reward > max(point.reward for point in curve.points) - 0.1
+
+
+def test_what_a_kl_penalty_does_is_counted_right() -> None:
+    counts = {
+        method: [
+            fallen([c for c in TRAINED if (c.method, c.kl_weight) == (method, weight)]) for weight in (0.03, 0.1, 0.3)
+        ]
+        for method in ("ppo", "grpo")
+    }
+    (first, total), (second, _), (third, _) = counts["grpo"]
+    words = {0: "none"}
+    said = (
+        f"{first} of {total} runs of GRPO with 0.03, {second} with 0.1 and {words.get(third, third)} with 0.3; of PPO "
+    )
+    assert said + "{}, {} and {}.".format(*(count for count, _ in counts["ppo"])) in PAGE
+    penalised = [curve for curve in TRAINED if (curve.method, curve.kl_weight) == ("ppo", 0.1)]
+    places = {(curve.proxy, curve.world) for curve in penalised}
+    free = [c for c in TRAINED if (c.method, c.kl_weight) == ("ppo", 0) and (c.proxy, c.world) in places]
+    peaks = np.mean([curve.peak.gold - curve.points[0].gold for curve in free])
+    assert (np.mean([end_gain(curve) for curve in penalised]), peaks) == pytest.approx((0.40, 0.30), abs=0.005)
+    assert "PPO ended at .40, above the .30" in PAGE
+
+
+def test_runs_by_the_largest_kl_that_they_reached_are_counted_right() -> None:
+    largest = np.array([max(point.kl or 0.0 for point in curve.points) for curve in TRAINED])
+    down = np.array([curve.fallen for curve in TRAINED])
+    near, far = largest < 5, largest >= 12
+    assert f"Of {near.sum()} runs that stayed below 5 nats a reply none was over-optimised" in PAGE
+    assert not down[near].any()
+    between = ~near & ~far
+    assert (between.sum(), down[between].sum()) == (17, 6)
+    assert f"of 17 from 5 to 12 six, of {far.sum()} beyond that {down[far].sum()}." in PAGE
+
+
+def test_halves_that_rise_to_the_largest_n_are_counted_right() -> None:
+    last = sum(int(np.argmax(case["watched"])) == len(case["sizes"]) - 1 for case in FOUND["budgets"])
+    assert f"in {last} of {len(FOUND['budgets'])} cases the watching half rises to the largest N" in PAGE
+
+
+def test_curves_of_the_unseen_world_are_counted_right() -> None:
+    inside = [row["inside"] for row in FOUND["prediction"]]
+    whole = sum(share == 1 for share in inside)
+    assert f"Of its {len(inside)} curves {whole} lie wholly in the 95% *prediction* intervals" in PAGE
+    [rest] = [share for share in inside if share < 1]
+    assert f"and the other at {rest:.0%} of its points" in PAGE
+    assert re.search(r"world 31 was chosen", PAGE)
