@@ -1,6 +1,7 @@
 """A broken version of PPO's loop: rollouts are changed once their advantages are known."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ def break_rollouts(monkeypatch: pytest.MonkeyPatch, broken: Callable[[Rollouts],
     """From here on, each iteration of a run trains on rollouts that `broken` has changed."""
     estimator = ppo.setup.advantage_estimator
 
-    def made(config):
-        estimate = estimator(config)
+    def made(*settings: Any):
+        estimate = estimator(*settings)
 
         def advance(rollouts: Rollouts, kl_coef: float) -> torch.Tensor:
             rewards = estimate(rollouts, kl_coef)

@@ -21,8 +21,8 @@ else:
     code = 0
 print(json.dumps([code, sorted(sys.modules)]))
 """
-HELP_NEEDS = {"click", "rich", "huggingface_hub"}
-"""packages; the last for a constant, of a package that imports nothing by itself"""
+HELP_NEEDS = {"click", "rich", "huggingface_hub", "psutil"}
+"""packages; huggingface_hub for a constant, since it imports nothing by itself, psutil for launchers above a process"""
 
 
 def modules_after(*words: object, folder: Path, code: int = 0) -> set[str]:

@@ -49,7 +49,7 @@ def test_an_episode_is_the_conversation_that_the_app_would_show() -> None:
     setup = environment_episodes(config, TOKENIZER)
     said = "i am glad."
     episodes = play_tasks(
-        setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config
+        setup, setup.eval_tasks, [0] * 4, Scripted(lambda text, seed: said), TOKENIZER, Sampling(8), config.rollout
     )
     users = np.array([task["user"] for task in setup.eval_tasks])
     behaviour = deploy(ScriptedGenerator(lambda conversation, rng: said), users, 1, 0, World(0))
