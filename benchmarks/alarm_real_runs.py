@@ -243,7 +243,7 @@ def other_rules(alarm: Alarm) -> dict[str, float]:
 
 
 def summary(runs: list[dict]) -> dict:
-    """What was asked."""
+    """Counts of runs by outcome and rule."""
     rules = [*runs[0]["rings"]]
     sound = [run for run in runs if run["kind"] in SOUND]
     healthy = [run for run in sound if fall(run) <= run["tolerance"]]

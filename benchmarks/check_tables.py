@@ -14,7 +14,7 @@ RULES = {
 
 
 def alarm_errors(found: Found) -> Lines:
-    """How often rules ring in simulated healthy runs, and in runs whose score falls by a standard deviation."""
+    """Shares of simulated healthy runs in which rules ring, and in runs whose score falls by a standard deviation."""
     healthy = [row for row in found["rows"] if row["kind"] != "exploited"]
     rows = []
     for rule in list(RULES)[:3]:
@@ -29,7 +29,7 @@ def alarm_errors(found: Found) -> Lines:
 
 
 def alarm_real_runs(found: Found) -> Lines:
-    """How often rules ring in real runs, and how long after the peak."""
+    """Shares of real runs in which rules ring, and how long after the peak."""
     known = found["found"]
     exploits = ("word", "tone", "format")
     rows = []
@@ -57,7 +57,7 @@ def planted(found: Found) -> Lines:
 
 
 def engines(found: Found) -> Lines:
-    """What tokens cost with our engine and with vLLM, each with the processor of its run."""
+    """The cost of tokens with our engine and with vLLM, each with the processor of its run."""
     names = {"own": "lmgym's own", "vllm": "vLLM", "vllm, one ahead": "vLLM, `--async_rollouts 1`"}
     rows = []
     for run in found["tokens"]["rows"].values():

@@ -21,7 +21,7 @@ PROXIES = {
 
 
 def curves_of(found: Found) -> dict[tuple[str, str, float], list[Curve]]:
-    """By method, scorer and weight of the KL penalty; one a world."""
+    """Curves by method, scorer and weight of the KL penalty; one a world."""
     by_run: dict[tuple[str, str, float], list[Curve]] = {}
     for curve in load_curves(found["curves"]):
         by_run.setdefault((curve.method, curve.proxy, curve.kl_weight), []).append(curve)

@@ -14,17 +14,16 @@ distance, mean +- t(.975) s sqrt(1 + 1/6) over worlds, for each method and score
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lab_tables import curves_of
 from scipy import stats
 from shared import ROOT, describe_machine, origin
 
 from lmgym.apps.lab.alarms import RULES
-from lmgym.apps.lab.budget import best_constant, read_cases
-from lmgym.apps.lab.curves import Curve, load_curves, read_curves
+from lmgym.apps.lab.budget import least_loss
 from lmgym.apps.lab.forms import on_grid
 from lmgym.apps.lab.record import open_lab, plan_of
 from lmgym.apps.lab.steps import folder_of
@@ -48,27 +47,16 @@ def cpu_seconds(folder: Path) -> dict[str, float]:
     return found | {"all": round(sum(found.values()), 1)}
 
 
-def by_run(curves: Sequence[Curve]) -> dict[tuple[str, str], list[Curve]]:
-    """Those without a KL penalty, by method and proxy, a curve a world."""
-    found: dict[tuple[str, str], list[Curve]] = {}
-    for curve in curves:
-        if not curve.kl_weight and "-half" not in curve.proxy:
-            found.setdefault((curve.method, curve.proxy), []).append(curve)
-    return found
-
-
-def prediction(known: Sequence[Curve], unseen: Sequence[Curve]) -> list[dict[str, Any]]:
+def prediction(known: dict[str, Any], unseen: dict[str, Any]) -> list[dict[str, Any]]:
     """A row a method and proxy: the share of the unseen world's points in the prediction interval of the others."""
-    others, rows = by_run(unseen), []
-    for key, own in by_run(known).items():
-        for curve in others.get(key, ()):
-            _, gains = on_grid([*own, curve])
-            n = len(own)
-            reach = stats.t.ppf(0.975, n - 1) * gains[:n].std(0, ddof=1) * np.sqrt(1 + 1 / n)
-            inside = np.abs(gains[n] - gains[:n].mean(0)) <= reach
-            rows.append(
-                {"method": key[0], "proxy": key[1], "world": curve.world, "inside": round(float(inside[1:].mean()), 3)}
-            )
+    others, rows = curves_of(known), []
+    for (method, proxy, weight), [curve] in curves_of(unseen).items():
+        own = others[method, proxy, weight]
+        _, gains = on_grid([*own, curve])
+        n = len(own)
+        reach = stats.t.ppf(0.975, n - 1) * gains[:n].std(0, ddof=1) * np.sqrt(1 + 1 / n)
+        inside = float((np.abs(gains[n] - gains[:n].mean(0)) <= reach)[1:].mean())
+        rows.append({"method": method, "proxy": proxy, "world": curve.world, "inside": round(inside, 3)})
     return rows
 
 
@@ -87,12 +75,11 @@ def thresholds(folder: Path) -> dict[str, Any]:
     }
 
 
-def constant(folder: Path) -> dict[str, Any]:
+def constant(budgets: list[dict[str, Any]]) -> dict[str, Any]:
     """The N whose best loses least over all scorers and worlds of a lab, and its KL in nats a reply."""
-    plan = plan_of(folder)
-    cases = read_cases(folder, plan, read_curves(folder, plan))
-    place = best_constant(cases)
-    return {"n": cases[0].budget.sizes[place], "kl": float(np.mean([case.budget.kl[place] for case in cases]))}
+    gold = np.array([case["gold"] for case in budgets])
+    place = least_loss(gold)
+    return {"n": budgets[0]["sizes"][place], "kl": float(np.mean([case["kl"][place] for case in budgets]))}
 
 
 def rounded(value: Any) -> Any:
@@ -119,14 +106,14 @@ def main() -> None:
     }
     for name in read:
         found["cpu_seconds"][name] = cpu_seconds(labs[name])
-    curves = load_curves(read["figure"]["curves"])
+    figure = read["figure"]
     found["thresholds"] = thresholds(labs["figure"])
-    found |= {"lost": read["figure"]["lost"], "constant": constant(labs["figure"])}
+    found |= {"lost": figure["lost"], "constant": constant(figure["budgets"])}
     if "unseen" in read:
-        found["prediction"] = prediction(curves, load_curves(read["unseen"]["curves"]))
+        found["prediction"] = prediction(figure, read["unseen"])
     if "alarms" in read:
         found |= {name: read["alarms"][name] for name in ("outcomes", "alarms", "trial")}
-    found |= {"curves": read["figure"]["curves"], "budgets": read["figure"]["budgets"]}
+    found |= {"curves": figure["curves"], "budgets": figure["budgets"]}
     arguments.output.write_text(json.dumps(origin(*RESTS_ON) | rounded(found)) + "\n")
 
 

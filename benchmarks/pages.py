@@ -78,7 +78,7 @@ def read_result(name: str) -> Any:
 
 
 def stale(name: str, versions: dict[str, str]) -> list[str]:
-    """What is missing or older than `versions`, the code's, in a result file's own account of itself."""
+    """Lines on a result file: no command, no versions, or versions older than those of the code."""
     try:
         found = read_result(name)
     except ValueError as error:
@@ -209,7 +209,7 @@ def numbers_in(block: Block) -> list[tuple[int, str]]:
 
 
 def is_figure(number: str) -> bool:
-    """Whether a number by itself says that something was measured: it has decimals, or is a percentage."""
+    """True if a number by itself says that something was measured: it has decimals, or is a percentage."""
     return ("." in number or number.endswith("%")) and number != LEVEL
 
 
@@ -241,7 +241,7 @@ def differences(block: Block, covered: bool) -> list[tuple[int, str]]:
 
 
 def table_lines(script: str, function: str, files: str | None) -> list[str]:
-    """What a generated table should be. Raises ValueError where a file, the function or a figure is not there."""
+    """The lines of a generated table. Raises ValueError where a file, the function or a figure is not there."""
     try:
         data = [read_result(name.strip()) for name in (files or "").split(",") if name.strip()]
         return getattr(importlib.import_module(script), function)(*data)

@@ -35,7 +35,7 @@ PROMPTS, PROMPT_TOKENS = 512, (64, 128)  # of `cut_prompts`
 
 
 def code_versions() -> dict[str, str]:
-    """What a change of the code makes figures old of, each with its present version."""
+    """The parts of the code whose changes make figures old, each with its present version."""
     from lmgym import versions
     from lmgym.apps.lab import record
     from lmgym.apps.world import world
@@ -45,7 +45,7 @@ def code_versions() -> dict[str, str]:
 
 
 def origin(*rests_on: str) -> dict[str, Any]:
-    """How a result file came to be: its command, and the versions of what its figures rest on (`code_versions`).
+    """The origin of a result file: its command, and the versions of what its figures rest on (`code_versions`).
 
     Times and memory rest on none of them: their machine and day are in the file.
     """

@@ -280,7 +280,7 @@ def shortness(samples: list[str], prompts: list[str], outputs: list[str], **_: A
 
 
 def run(kind: str, model: Path, url: str, iterations: int, seed: int = 0) -> str:
-    """How a run ends, and what it says of replies that do not fit; empty if it has nothing to say."""
+    """The end of a run, and what it says of replies that do not fit; empty if it has nothing to say."""
     adapter = kind.startswith("adapter")
     with tempfile.TemporaryDirectory() as folder:
         prompts = Path(folder, "prompts.jsonl")

@@ -252,7 +252,7 @@ def world_policy(found: Found) -> Lines:
 
 
 def uncertainty(found: Found) -> Lines:
-    """What the spread of an ensemble's members says, for three kinds of ensemble."""
+    """The spread of an ensemble's members beside their errors, for three kinds of ensemble."""
     kinds = {"heads": "heads", "adapters": "adapters", "seeds": "whole models"}
     of = [found["spreads"][kind] for kind in kinds]
 
@@ -324,7 +324,7 @@ def app_tests(found: Found) -> Lines:
 
 
 def best_of_n_in_app(found: Found) -> Lines:
-    """What the best of N is worth in the app: by the scorer, by the hidden utility, by chance."""
+    """The worth of the best of N in the app: by the scorer, by the hidden utility, by chance."""
     world = found["worlds"][0]
     first = world["rows"][0]["figures"]
     rows = []

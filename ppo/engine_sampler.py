@@ -286,7 +286,7 @@ class EngineSampler:
         return True
 
     def _compare_layers(self) -> dict[str, float]:
-        """How far the servers' layers are from the trainer's, by name; empty without a receiver. Collective."""
+        """Distances of the servers' layers from the trainer's, by name; empty without a receiver. Collective."""
         if not self._compares:
             return {}
         self._proofs += 1

@@ -150,7 +150,7 @@ def connect(
 def make_experience(
     config: PPOConfig, engine: TrainingEngine, reference: Reference | None, device: torch.device
 ) -> Experience:
-    """What computes the numbers that updates need of rollouts."""
+    """The part that computes the numbers that updates need of rollouts."""
     given = config.policy.precision, config.correction, config.is_off_policy
     return Experience(config.algorithm, config.optimizer, *given, engine, reference, device)
 
@@ -169,7 +169,7 @@ def make_learner(
     begin: Callable[[int], None] = lambda _: None,
     split: Split = minibatches,
 ) -> Learner:
-    """What makes the updates, by the loss of the config's method."""
+    """The part that makes the updates, by the loss of the config's method."""
     loss = loss_function(config.algorithm, config.method, config.critic)
     sizes = config.optimizer, config.policy.precision, config.rollout.max_new_tokens
     return Learner(config.algorithm, config.method, *sizes, engine, loss, rate, device, non_finite, begin, split)

@@ -11,6 +11,7 @@ from lmgym.console import CONSOLE, say
 from lmgym.errors import shown_path
 from lmgym.runs.files import write_json, write_lines
 from lmgym.runs.launch import launch
+from lmgym.runs.layout import model_of
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,6 @@ def evaluate_model(model: str, suite: str, options: Options) -> None:
     settings = {"model": folder, "suite": suite, **vars(options), "chat_template": template}
     write_json(output / "results.json", {"figures": figures, "settings": settings, "lm_eval": found.results})
     say(f"results, and each reply, in {shown_path(output)}")
-
-
-def model_of(folder: str) -> str:
-    """The folder of what a run has trained, if the folder is a run's; else the same name."""
-    from lmgym.runs.layout import trained_in
-
-    path = Path(folder).expanduser()
-    is_run = (path / "run.json").is_file() and not (path / "config.json").is_file()
-    return str((trained_in(path) if is_run else None) or folder)
 
 
 def has_template(folder: str, tokenizer: Any) -> bool:

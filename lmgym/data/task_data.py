@@ -213,7 +213,7 @@ class _Prepared:
         (folder / "facts.json").write_text(text, encoding="utf-8", errors="surrogatepass")
 
     def facts(self, train: ExampleRows[Any], evaluation: ExampleRows[Any]) -> dict[str, Any]:
-        """What is known of the examples beside themselves, as fields of TaskData."""
+        """Facts about the examples beside themselves, as fields of TaskData."""
         notes = [*self.notes, *length_notes(self.rejections, len(train) + len(evaluation), self.settings.max_length)]
         if realigned := train.count(REALIGNED) + evaluation.count(REALIGNED):
             notes.append(

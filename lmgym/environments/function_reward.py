@@ -67,7 +67,7 @@ class FunctionReward:
         ]
 
     def results(self, samples: Sequence[Sample]) -> list[RewardResult[Reward]]:
-        """What the function gives each sample, in order: a reward, ABSTAINS, or an error."""
+        """The function's result for each sample, in order: a reward, ABSTAINS, or an error."""
         names = list(dict.fromkeys(name for sample in samples for name in sample.request.columns))
 
         def call(indices: Sequence[int]) -> Any:

@@ -1,4 +1,4 @@
-"""What `--help` prints: the settings that people use first, or with `--help all` every one, with a config's values."""
+"""The text of `--help`: the settings that people use first, or with `--help all` every one, with a config's values."""
 
 import dataclasses
 import inspect

@@ -28,6 +28,13 @@ def trained_in(folder: Path) -> Path | None:
     return next((found for name in ("model", "adapter") if (found := folder / name).is_dir()), None)
 
 
+def model_of(name: str) -> str:
+    """The folder of what a run has trained, if a name is that of a run's folder; else the same name."""
+    folder = Path(name).expanduser()
+    is_run = (folder / "run.json").is_file() and not (folder / "config.json").is_file()
+    return str((trained_in(folder) if is_run else None) or name)
+
+
 def rename_former_run(folder: Path, resumed_at: int | None) -> dict[str, Path]:
     """Renames the files of a former run, which is unfinished, to the first free number; returns the new path of each.
 

@@ -11,10 +11,11 @@ from launching import ROOT, flags, launch, read_metrics, run
 from ppo_in_process import train_small
 from safetensors.torch import load_file
 
-from lmgym.cli.evaluate import Options, evaluate_model, model_of
+from lmgym.cli.evaluate import Options, evaluate_model
 from lmgym.config import CapabilitiesConfig, ModelConfig, OptimizerConfig, RowsConfig, RunConfig, SamplesConfig
 from lmgym.generation.local_generation import load_causal
 from lmgym.report.page import report_page
+from lmgym.runs.layout import model_of
 from lmgym.training.capabilities import Suite, load_tasks
 from sft.config import SftConfig
 from sft.tasks import CHAT

@@ -2,7 +2,7 @@
 
 None reads the gold. Alarms on a watcher ring as lmgym/scoring/alarm.py does, the old rule as it did. Thresholds of KL,
 length, variance and duplicates were chosen before any run of the plan `alarms`: each is the 95th percentile of the
-largest statistic in the sound runs of the plan `figure` (benchmarks/over_optimisation.py prints it). That plan has no
+largest statistic in the sound runs of the plan `figure` (benchmarks/results/over_optimisation.json). That plan has no
 scorer of heads: the spread rings where it has grown by half.
 """
 

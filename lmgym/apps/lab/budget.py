@@ -92,7 +92,7 @@ def judged(cases: Sequence[Case]) -> Mapping[str, Estimate]:
     The constant of a world is the N that loses least in all other worlds.
     """
     worlds = [case.world for case in cases]
-    constants = [best_constant([other for other in cases if other.world != case.world]) for case in cases]
+    constants = [least_loss(np.stack([other.gold for other in cases if other.world != case.world])) for case in cases]
     lost = {
         "budget": [case.lost(case.budget.place) for case in cases],
         "constant": [case.lost(place) for case, place in zip(cases, constants, strict=True)],
@@ -117,9 +117,9 @@ def read_cases(folder: Path, plan: Plan, curves: Sequence[Curve]) -> list[Case]:
     return found
 
 
-def best_constant(cases: Sequence[Case]) -> int:
-    """The place of the N that loses least on average."""
-    return int(np.argmin(np.mean([case.gold.max() - case.gold for case in cases], axis=0)))
+def least_loss(gold: Array) -> int:
+    """The place of the N that loses least, on average over cases, of the gold [cases, sizes] of the best of each."""
+    return int(np.argmin((gold.max(1, keepdims=True) - gold).mean(0)))
 
 
 def _standardised(scores: Array) -> Array:

@@ -188,7 +188,7 @@ def _alarms(runs: Sequence[Judged]) -> Section:
     rows = [
         (
             *(row["alarm"], abouts[row["alarm"]]),
-            *(f"{row[name]:.2f}, {{}} of {{}}".format(*row["runs"][kind]) for name, kind in KINDS.items()),
+            *(_share_and_counts(row, name, kind) for name, kind in KINDS.items()),
             f"{row['AUC']:.2f}",
             *(_quartiles(row[name]) for name in ("updates after the peak", "gain kept at the alarm")),
         )
@@ -204,6 +204,11 @@ def _alarms(runs: Sequence[Judged]) -> Section:
             Panel("roc", "At every threshold", "An alarm that knows nothing is on the diagonal.", chart=chart),
         ],
     )
+
+
+def _share_and_counts(row: dict[str, Any], name: str, kind: str) -> str:
+    rang, runs = row["runs"][kind]
+    return f"{row[name]:.2f}, {rang} of {runs}"
 
 
 def _quartiles(found: tuple[float, float, float] | None) -> str:

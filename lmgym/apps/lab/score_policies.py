@@ -9,7 +9,7 @@ from lmgym.apps.world.grammar import BOT_TEMPLATES, WORDS, Grammar, Sentence
 from lmgym.apps.world.policies import BOTS, GOLD, RANDOM, read_policy
 from lmgym.apps.world.world import World
 from lmgym.errors import InputError, listed, shown, shown_path
-from lmgym.runs.conclusion import trained_in
+from lmgym.runs.layout import model_of
 
 
 def resolve_policies(names: Sequence[str], world: World) -> list[str]:
@@ -19,11 +19,11 @@ def resolve_policies(names: Sequence[str], world: World) -> list[str]:
     sentences of the world's bots.
     """
     specs = [read_policy(name) for name in names]
-    bases = {spec.base: _model_of(spec.base) for spec in specs if spec.base != BOTS and not spec.served}
+    bases = {spec.base: model_of(spec.base) for spec in specs if spec.base != BOTS and not spec.served}
     for name in dict.fromkeys(bases.values()):
         check_tokenizer(_load_tokenizer(name), name, world)
     return [
-        f"{bases.get(spec.base, spec.base)}@{_model_of(spec.scorer)}:{spec.best_of}"
+        f"{bases.get(spec.base, spec.base)}@{model_of(spec.scorer)}:{spec.best_of}"
         if spec.best_of
         else bases.get(spec.base, spec.base)
         for spec in specs
@@ -35,13 +35,6 @@ def are_small(specs: Sequence[str]) -> bool:
     parts = {part for spec in map(read_policy, specs) for part in (spec.base, spec.scorer)} - {"", BOTS, GOLD, RANDOM}
     files = [file for part in parts for file in Path(part).glob("*.safetensors")]
     return all(Path(part).is_dir() for part in parts) and sum(f.stat().st_size for f in files) <= MOST_WEIGHT_BYTES
-
-
-def _model_of(name: str) -> str:
-    """The model or adapter of a run's folder; any other name as it is."""
-    folder = Path(name)
-    is_run = (folder / "run.json").is_file() and not (folder / "config.json").is_file()
-    return str((trained_in(folder) if is_run else None) or name)
 
 
 def _load_tokenizer(name: str) -> Any:

@@ -112,10 +112,7 @@ def trial_table(runs: Sequence[Judged], rules: Sequence[Rule] = RULES) -> list[d
                 "alarm": rule.name,
                 "false alarms": _share(sound, rule),
                 "noticed": _share(exploited, rule),
-                "runs": {
-                    kind: (_ringing(found, rule), len(found))
-                    for kind, found in (("sound", sound), ("exploited", exploited))
-                },
+                "runs": {"sound": (_ringing(sound, rule), len(sound)), "exploited": (len(noticed), len(exploited))},
                 "updates after the peak": _quartiles(late),
                 "before the peak": sum(one < 0 for one in late),
                 "gain kept at the alarm": _quartiles([run.kept_at(place) for run, place in noticed]),

@@ -49,7 +49,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the scorers of a request gave, by their names, and the warnings of the run that it belongs to."""
+    """The answers of a request's scorers, by their names, and the warnings of the run that it belongs to."""
 
     scored: Mapping[str, Scored]
     warnings: Sequence[str] = ()

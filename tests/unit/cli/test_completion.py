@@ -59,7 +59,7 @@ def test_files_are_offered_where_a_word_may_be_one(line: str) -> None:
 
 
 def typed(folder: Path, *keys: str) -> str:
-    """What an interactive bash prints for what is typed; `lmgym` is this tree's."""
+    """The output of an interactive bash for what is typed; `lmgym` is this tree's."""
     (folder / "bin").mkdir()
     (folder / "bin/lmgym").write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m lmgym "$@"\n')
     (folder / "bin/lmgym").chmod(0o755)

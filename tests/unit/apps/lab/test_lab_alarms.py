@@ -1,5 +1,6 @@
 """Alarms on runs whose looks are known: each rings for its own reason, and the trial counts what they said."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from lmgym.apps.lab.watching import Watched
 from lmgym.statistics import mean
 
 LOOKS, PROMPTS = 11, 200
+RESULTS = Path(__file__).resolve().parents[4] / "benchmarks/results/over_optimisation.json"
 
 
 def run(gold: np.ndarray, watcher: np.ndarray | None = None, seed: int = 0, **other: np.ndarray) -> Watched:
@@ -121,6 +123,7 @@ def test_the_table_counts_false_alarms_what_was_noticed_when_and_what_was_left()
     [row] = trial_table(runs, rules)
     assert row["false alarms"].value == pytest.approx(1 / 3)
     assert row["noticed"].value == 1
+    assert row["runs"] == {"sound": (1, 3), "exploited": (2, 2)}
     assert row["updates after the peak"] == pytest.approx((-4, 0, 4))
     assert row["before the peak"] == 1
     assert row["gain kept at the alarm"][0] == pytest.approx(0.625)
@@ -135,3 +138,9 @@ def test_what_alarms_read_survives_its_file(tmp_path: Path) -> None:
     assert found.prompts == known.prompts
     assert found.by["half"] == pytest.approx(known.by["half"], abs=0.01)
     assert judge("a", "s", found).outcome == judge("a", "s", known).outcome
+
+
+def test_thresholds_of_alarms_without_a_scorer_are_those_that_the_sound_runs_of_the_figure_gave() -> None:
+    found = json.loads(RESULTS.read_text())["thresholds"]
+    own = {rule.name: rule.threshold for rule in RULES if not rule.watcher}
+    assert own == {name: float(f"{found[name]:.2g}") for name in own}
