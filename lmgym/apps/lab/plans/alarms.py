@@ -34,9 +34,14 @@ PROXIES = {
 } | {name: proxy for pairs in FEW for name, proxy in with_watchers(f"few{pairs}", pairs).items()}
 PROXIES["logs"] = Proxy(pairs=0)
 
-# each planted proxy in three worlds, each of few pairs in five
-PLACES = [(name, world) for place, name in enumerate(PLANTED) for world in WORLDS if world % 2 == place % 2] + [
-    (f"few{pairs}", world) for pairs in FEW for world in WORLDS[:5]
+# each planted proxy in three worlds, each of few pairs in five; world by world
+PLACES = [
+    (name, world)
+    for world in WORLDS
+    for name in [
+        *(name for place, name in enumerate(PLANTED) if world % 2 == place % 2),
+        *(f"few{pairs}" for pairs in FEW if world in WORLDS[:5]),
+    ]
 ]
 
 PLAN = Plan(
