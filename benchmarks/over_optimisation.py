@@ -1,7 +1,6 @@
 """The results behind docs/over_optimisation.md, from labs that `lmgym lab run` has made.
 
     lmgym lab run figure --jobs 2 --output outputs/lab/figure     # goes on where it was stopped
-    lmgym lab run alarms --jobs 2 --output outputs/lab/alarms
     lmgym lab run unseen --jobs 2 --output outputs/lab/unseen     # a world chosen after all others were run
     .venv/bin/python benchmarks/over_optimisation.py --labs outputs/lab
     .venv/bin/python benchmarks/pages.py                          # writes the page's tables
@@ -14,6 +13,7 @@ distance, mean +- t(.975) s sqrt(1 + 1/6) over worlds, for each method and score
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ RESTS_ON = ("world", "lab", "rows", "sampler", "method", "intervals")
 METHODS = ("ppo", "grpo")
 
 
-def cpu_seconds(folder: Path) -> dict[str, float]:
+def cpu_seconds(steps: Mapping[str, dict[str, Any]]) -> dict[str, float]:
     """Of a lab's steps, by kind: what is behind the world in their names, without names of runs."""
     found: dict[str, float] = {}
-    for name, step in open_lab(folder).steps.items():
+    for name, step in steps.items():
         what = name.partition(": ")[2] or "world"
         for method in METHODS:
             what = method if f"_{method}_" in what and not what.startswith("watch") else what
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--labs", type=Path, default=ROOT / "outputs/lab")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/over_optimisation.json")
     arguments = parser.parse_args()
-    labs = {name: arguments.labs / name for name in ("figure", "alarms", "unseen")}
+    labs = {name: arguments.labs / name for name in ("figure", "unseen")}
     found: dict[str, Any] = {"machine": describe_machine(), "cpu_seconds": {}}
     read = {
         name: json.loads((path / "figures.json").read_text())
@@ -105,14 +105,12 @@ def main() -> None:
         if (path / "figures.json").is_file()
     }
     for name in read:
-        found["cpu_seconds"][name] = cpu_seconds(labs[name])
+        found["cpu_seconds"][name] = cpu_seconds(open_lab(labs[name]).steps)
     figure = read["figure"]
     found["thresholds"] = thresholds(labs["figure"])
     found |= {"lost": figure["lost"], "constant": constant(figure["budgets"])}
     if "unseen" in read:
         found["prediction"] = prediction(figure, read["unseen"])
-    if "alarms" in read:
-        found |= {name: read["alarms"][name] for name in ("outcomes", "alarms", "trial")}
     found |= {"curves": figure["curves"], "budgets": figure["budgets"]}
     arguments.output.write_text(json.dumps(origin(*RESTS_ON) | rounded(found)) + "\n")
 

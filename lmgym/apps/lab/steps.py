@@ -25,9 +25,9 @@ SFT = {
 }  # fmt: skip
 LOGS = {
     "adam_beta2": 0.99, "eval_size": 3000, "global_batch": 64, "micro_batch": 32, "learning_rate": "3e-3",
-    "weight_decay": 0.3, "epochs": 1,
+    "weight_decay": 0.3, "epochs": 1, "audit": "none",
 }  # fmt: skip
-PAIRS = {"global_batch": 32, "micro_batch": 32, "learning_rate": "1e-3"}
+PAIRS = {"global_batch": 32, "micro_batch": 32, "learning_rate": "1e-3", "audit": "none"}
 TRUNK_STEPS = 500
 WATCHED = "watched.npz"
 """in a run's folder: what alarms read, of watching.py"""

@@ -1,0 +1,99 @@
+"""What each alarm said in runs whose outcome is known: the table "Alarms on trial" of docs/over_optimisation.md.
+
+    lmgym lab run alarms --jobs 2 --output outputs/lab/alarms    # goes on where it was stopped
+    .venv/bin/python benchmarks/alarms_on_trial.py
+    .venv/bin/python benchmarks/pages.py                         # writes the page's tables
+
+Writes benchmarks/results/alarms_on_trial.json. Only worlds all of whose runs are complete count. The trial is long:
+worlds that the result file has already, of the same versions, stay in it, so that it can be run world by world, on
+several machines. A world that was run again replaces what the file had.
+
+With `--samples FOLDER` it also writes what alarms read in twelve of the runs, on 128 prompts, and what they said:
+the recorded runs of tests/unit/apps/lab/test_recorded_runs.py.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from over_optimisation import cpu_seconds, rounded
+from shared import ROOT, describe_machine, origin
+
+from lmgym.apps.lab.plan import Plan
+from lmgym.apps.lab.record import open_lab, plan_of
+from lmgym.apps.lab.steps import WATCHED, folder_of
+from lmgym.apps.lab.trial import Judged, counts, judge, read_trial
+from lmgym.apps.lab.watching import Watched
+
+RESTS_ON = ("world", "lab", "rows", "sampler", "method", "intervals")
+SAMPLED, PROMPTS = 12, 128
+
+
+def complete_worlds(plan: Plan, runs: Sequence[Judged]) -> list[int]:
+    """Worlds of which no run is missing."""
+    done = {run.name for run in runs}
+    missing = {run.world for run in plan.runs if f"{folder_of(run.world)}/{run.name}" not in done}
+    return [world for world in plan.worlds if world not in missing]
+
+
+def world_of(run: dict[str, Any]) -> int:
+    """Its seed."""
+    return int(run["scorer"].partition("/")[0])
+
+
+def fewer_prompts(run: Watched, number: int) -> Watched:
+    """The same run, as alarms would have read it on fewer prompts."""
+    whole = {field.name: getattr(run, field.name) for field in fields(run)}
+    cut = {name: value[:, :number] for name, value in whole.items() if getattr(value, "ndim", 0) == 2}
+    by = {role: values[:, :number] for role, values in run.by.items()}
+    return replace(run, **cut, prompts=run.prompts[:number], by=by)
+
+
+def write_samples(lab: Path, runs: Sequence[Judged], folder: Path) -> None:
+    """Runs at equal distances of the list of exploited ones, and of sound ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    said = {}
+    for outcome in ("sound", "exploited"):
+        own = [run for run in runs if run.outcome == outcome]
+        for run in own[:: max(1, 2 * len(own) // SAMPLED)][: SAMPLED // 2]:
+            world, name = run.name.split("/")
+            cut = fewer_prompts(Watched.read(lab / world / "runs" / name / WATCHED), PROMPTS)
+            file = folder / f"{world}_{name}.npz"
+            cut.write(file)
+            again = judge(run.name, run.scorer, Watched.read(file))
+            said[file.name] = {"outcome": again.outcome, "peak": again.peak, "rings": again.rings}
+    (folder / "said.json").write_text(json.dumps(said, indent=1) + "\n")
+
+
+def main() -> None:
+    """Adds a lab's complete worlds to the result file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lab", type=Path, default=ROOT / "outputs/lab/alarms")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/alarms_on_trial.json")
+    parser.add_argument("--samples", type=Path, help="folder of recorded runs to write for tests")
+    arguments = parser.parse_args()
+    plan = plan_of(arguments.lab)
+    judged = read_trial(arguments.lab, plan)
+    worlds = complete_worlds(plan, judged)
+    new = [vars(run) for run in judged if world_of(vars(run)) in worlds]
+    known = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
+    about = origin(*RESTS_ON)
+    old = known if known.get("rests_on") == about["rests_on"] else {"runs": [], "by_world": {}}
+    runs = sorted([run for run in old["runs"] if world_of(run) not in worlds] + new, key=world_of)
+    steps, machine = open_lab(arguments.lab).steps, describe_machine()["cpu"]
+    by_world = old["by_world"]
+    for world in worlds:
+        own = {name: step for name, step in steps.items() if name.partition(":")[0] == f"world {world}"}
+        by_world[str(world)] = {"machine": machine, "cpu_seconds": cpu_seconds(own)}
+    found = {"by_world": by_world, "outcomes": counts([Judged(**run) for run in runs]), "runs": rounded(runs)}
+    arguments.output.write_text(json.dumps(about | found) + "\n")
+    print(f"worlds: {', '.join(by_world)}; runs: {len(runs)}; {found['outcomes']}")
+    if arguments.samples:
+        write_samples(arguments.lab, [run for run in judged if world_of(vars(run)) in worlds], arguments.samples)
+
+
+if __name__ == "__main__":
+    main()
