@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shared import PAIRS_FILE, ROOT, describe_machine
+from shared import PAIRS_FILE, ROOT, describe_machine, write_result
 
 from lmgym.apps.lab.curves import pool_points
 from lmgym.apps.lab.pool import Pool, sample_replies, score_replies
@@ -113,7 +113,7 @@ def main() -> None:
             points = as_points(asked, pool, of_gold, words, scores)
             curves.append({"proxy": str(size), "seed": seed, "cpu_seconds": seconds, "points": points})
             print(size, seed, [(p["at"], round(p["gold"], 3), round(p["reward"], 3)) for p in points], flush=True)
-            arguments.output.write_text(json.dumps(found | {"curves": curves}) + "\n")
+            write_result(arguments.output, found | {"curves": curves}, "lab", "rows", "sampler", "method")
 
 
 def as_points(

@@ -14,8 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,36 +154,6 @@ def resident_mib(parent: int) -> float:
         except OSError:
             continue
     return pages * 4096 / 2**20
-
-
-def run_measured(command: list[str]) -> dict[str, float]:
-    """Runs a command to its end: its minutes and the peak memory over all its processes, in MiB.
-
-    Raises RuntimeError with what it printed last where it fails.
-    """
-    began, peak = time.perf_counter(), [0.0]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def watch() -> None:
-        while process.poll() is None:
-            peak[0] = max(peak[0], resident_mib(process.pid))
-            time.sleep(0.5)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    printed, _ = process.communicate()
-    watcher.join()
-    if process.returncode:
-        raise RuntimeError(printed[-3000:])
-    return {"minutes": (time.perf_counter() - began) / 60, "peak_memory_mib_all_processes": peak[0]}
-
-
-def read_results(output: Path) -> dict[str, dict]:
-    """The data counts and the last evaluation's metrics of a finished run on pairs."""
-    return {
-        "data": json.loads((output / "run.json").read_text())["data"],
-        "metrics": json.loads((output / "evaluation.json").read_text())["metrics"],
-    }
 
 
 @dataclass(frozen=True)
