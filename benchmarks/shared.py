@@ -142,20 +142,6 @@ def seconds_of(output: Path) -> float:
     return json.loads((output / "run.json").read_text())["cpu_seconds"]
 
 
-def resident_mib(parent: int) -> float:
-    """Memory of a process and all below it, in MiB (Linux)."""
-    pages, children = 0, [parent]
-    while children:
-        pid = children.pop()
-        try:
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                children += map(int, (task / "children").read_text().split())
-        except OSError:
-            continue
-    return pages * 4096 / 2**20
-
-
 @dataclass(frozen=True)
 class Contender:
     """A runner with a variant. `micro_batches` are those it may choose from; a single one is its own default."""
