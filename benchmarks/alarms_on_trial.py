@@ -30,6 +30,7 @@ from lmgym.apps.lab.watching import Watched
 
 RESTS_ON = ("world", "lab", "rows", "sampler", "method", "intervals")
 SAMPLED, PROMPTS = 12, 128
+SAID = ("outcome", "peak", "rings", "largest")
 
 
 def complete_worlds(plan: Plan, runs: Sequence[Judged]) -> list[int]:
@@ -64,7 +65,7 @@ def write_samples(lab: Path, runs: Sequence[Judged], folder: Path) -> None:
             file = folder / f"{world}_{name}.npz"
             cut.write(file)
             again = judge(run.name, run.scorer, Watched.read(file))
-            said[file.name] = {"outcome": again.outcome, "peak": again.peak, "rings": again.rings}
+            said[file.name] = rounded({name: getattr(again, name) for name in SAID})
     (folder / "said.json").write_text(json.dumps(said, indent=1) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Tables of docs/over_optimisation.md, made of over_optimisation.json and alarms_on_trial.json alone (see pages.py)."""
+"""Tables of docs/over_optimisation.md and docs/laboratory.md, made of result files alone (see pages.py)."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -145,3 +145,21 @@ def by_fault(found: Found) -> Lines:
 def _counted(row: dict[str, Any], name: str, kind: str) -> str:
     rang, runs = row["runs"][kind]
     return f"{rang} of {runs}: {row[name]:.2f}"
+
+
+def scores(found: Found) -> Lines:
+    """What methods earn in one world; of docs/laboratory.md."""
+    rows = []
+    for line in found["lines"].values():
+        seconds = [one for one in line["training_cpu_seconds"] if one is not None]
+        rows.append(
+            (
+                line["label"],
+                f"{line['utility']:.2f} ({line['utility_low']:.2f} to {line['utility_high']:.2f})",
+                ", ".join(f"{one:.2f}" for one in line["by_seed"]),
+                f"{line['words']:.1f}",
+                f"{line['garbled']:.0%}",
+                f"{np.mean(seconds):.0f}" if seconds else "",
+            )
+        )
+    return table(("policy", "utility", "by seed", "words", "garbled", "training, CPU s"), rows)

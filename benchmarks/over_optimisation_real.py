@@ -1,7 +1,7 @@
 """Best of N of a real model against scorers of few labels: SmolLM2 as policy, gold, and proxies.
 
     lmgym get smollm2-135m
-    .venv/bin/python benchmarks/over_optimisation_real.py    # an hour of one core; goes on where it was stopped
+    .venv/bin/python benchmarks/over_optimisation_real.py    # two hours of one core; goes on where it was stopped
 
 Gold is a scorer of all real pairs (hh-rlhf harmless). SmolLM2 replies twice to prompts of these pairs, gold decides
 which reply wins, and proxies are trained on parts of these labels. One pool of replies to other prompts then gives the
@@ -33,7 +33,7 @@ SAMPLING = Sampling(max_new_tokens=32, seed=1)
 MOST_WORDS = 25
 TRAIN = {
     "max_length": 256, "precision": "fp32", "lora_rank": 16, "learning_rate": "2e-4", "epochs": 1, "global_batch": 16,
-    "micro_batch": 8, "eval_updates": 1000, "tracking": "none", "audit": "none",
+    "micro_batch": 8, "eval_updates": 1000, "tracking": "none",
 }  # fmt: skip
 
 
