@@ -2,12 +2,15 @@
 
 import json
 import re
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lmgym.apps.lab.curves import Curve, load_curves
+from lmgym.apps.lab.plan import read_plan
+from lmgym.apps.world.making import make_world_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = json.loads((ROOT / "benchmarks/results/over_optimisation.json").read_text())
@@ -22,6 +25,18 @@ def fallen(curves: list[Curve]) -> tuple[int, int]:
 
 def end_gain(curve: Curve) -> float:
     return curve.points[-1].gold - curve.points[0].gold
+
+
+def test_the_setting_is_that_of_the_plan() -> None:
+    plan = read_plan("figure")[1]
+    prompts, replies = plan.pool
+    updates = {method: flags["max_updates"] for method, flags in plan.flags.items()}
+    assert f"from one pool of {replies} replies to {prompts} prompts" in PAGE
+    assert f"PPO for {updates['ppo']} updates and GRPO for {updates['grpo']}," in PAGE
+    assert f"on {plan.prompts} held-out prompts" in PAGE
+    assert (len(plan.worlds), len({run.proxy for run in plan.runs})) == (6, 6)
+    assert signature(make_world_policy).parameters["layers"].default == 2
+    assert "a policy of two layers" in PAGE
 
 
 def test_the_runs_that_are_over_optimised_are_counted_right_and_their_reward_ends_near_its_highest() -> None:
