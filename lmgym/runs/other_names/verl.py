@@ -176,6 +176,7 @@ NAMES = {
         "use_prefix_grouper": "replies to one prompt share its computation where the model allows it",
         "critic.enable": "--method ppo has a critic, the others have none",
         "critic.model.path": "--critic",
+        "ref.model.path": "--reference",
         "critic.optim.lr": "--critic_learning_rate",
         "critic.optim.* critic.grad_clip critic.model.*": "the critic differs from the policy in "
         "--critic_learning_rate only",

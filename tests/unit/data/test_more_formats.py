@@ -444,9 +444,9 @@ def test_the_rows_of_the_page_on_formats_are_read_as_it_says(tmp_path: Path) -> 
         path = tmp_path / "rows.jsonl"
         path.write_text(f"{example}\n" * (1 + example.startswith("[")))  # a single list may be a list of rows
         kind = next((kind for kind in STAGE_OF if made.startswith(kind)), "a prompt")
+        assert len(read_prompts(RolloutConfig(str(path), eval_size=0), 0).train) == 1, f"PPO reads no prompt: {name}"
         if kind == "a prompt":
             assert made.startswith(kind), made
-            assert len(read_prompts(RolloutConfig(str(path), eval_size=0), 0).train) == 1
             continue
         found, rejections = STAGE_OF[kind](read_records(str(path)))
         assert found, f"{name}: {rejections}"

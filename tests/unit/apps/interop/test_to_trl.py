@@ -4,12 +4,13 @@ import inspect
 from typing import Any
 
 import pytest
-from interop import EXPORTED, Recorded, record
+from interop import EXPORTED, SAYINGS, Recorded, record
 from transformers.utils import get_json_schema
 
 from lmgym.apps.interop.to_trl import ENDED, TRLEnvironment, reward, rows
-from lmgym.environments.named import VALIDATION, NamedEnvironment
+from lmgym.environments.named import TRAIN, VALIDATION, NamedEnvironment, load_environment, schemes
 from lmgym.environments.protocol import POLICY, Observation, StepResult
+from lmgym.environments.session import Session
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn
 
@@ -45,6 +46,33 @@ def test_a_hundred_episodes_are_equal_turn_by_turn(words: str, last_is_text: boo
     for row, episode in zip(made, recorded, strict=True):
         assert as_trl_plays(one, row, episode, last_is_text) == pytest.approx(sum(episode.rewards))
     assert len({sum(episode.rewards) for episode in recorded}) > 1
+
+
+def begins_alike(words: str, turns: int = 4) -> bool:
+    """True if the first turns are the same there as here; False for what is not installed or has several agents."""
+    try:
+        named = load_environment(words)
+        session = Session(named)
+    except InputError:
+        return False
+    [row] = rows(of(words), 1)
+    environment = of(words)()
+    environment.reset(**row)
+    with session:
+        seen = session.reset(*named.episode(TRAIN, 0))
+        assert "\n\n".join(m["content"] for m in row["prompt"] if m["role"] != "system") == seen.text, words
+        for saying in SAYINGS[:turns]:
+            if seen.ended or seen.observation is None:
+                break
+            reply = seen.observation.actions[0] if seen.observation.actions else saying
+            seen = session.reply(reply)
+            assert environment.reply(text=reply) == (seen.text or ENDED), words
+    return True
+
+
+def test_every_listed_environment_that_is_installed_begins_there_as_here() -> None:
+    listed = [f"{name}:{one}" for name, scheme in schemes().items() for one in scheme.names()]
+    assert sum(begins_alike(words) for words in listed) > 20
 
 
 def test_rows_of_the_other_split_are_other_episodes() -> None:

@@ -114,6 +114,8 @@ OF_PEERS = {
         "data.prompt_dataset": "write --prompts",
         "train.seed": "write --seed",
         "lambd": "write --lam",
+        "actor_rollout_ref.ref.model.path": "write --reference",  # verl, as the next
+        "actor_rollout_ref.model.path": "write --model",
         "rollout_batch_size": "write --num_rollouts: the value times --num_generations",
         "colocate_all_models": "each GPU holds all models",
     },
@@ -274,7 +276,7 @@ Group = tuple[str, tuple[str, ...]]
 
 
 def groups() -> dict[Group, dict[str, list[str]]]:
-    """The names by table and answer, without flags of the same name.
+    """The names by table and answer, without flags of the same name, also behind dots.
 
     A sentence that two libraries have stands in one table for all of them, with those names that all answer alike.
     """
@@ -295,7 +297,7 @@ def groups() -> dict[Group, dict[str, list[str]]]:
         home = SEVERAL if shared and len(answers[row.name]) == 1 else title
         stages = tuple(stage for stage in STAGES if stage in row.stages)
         names = found.setdefault((home, stages), {}).setdefault(in_words(row), [])
-        if row.answer.text != f"--{row.name}" and f"`{row.name}`" not in names:
+        if row.answer.text != f"--{row.name.rpartition('.')[2]}" and f"`{row.name}`" not in names:
             names.append(f"`{row.name}`")
     return found
 
