@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from shared import ROOT, describe_machine, write_result
+from tables import table
 
 from lmgym.apps.world.ab_testing import RETENTION_DAYS, figures
 from lmgym.apps.world.app import deploy
@@ -31,6 +32,7 @@ from lmgym.statistics import Ratio, compare
 
 WORLD = World(0)
 DAYS, CHANGE, PILOT, CALIBRATION = 31, 0.05, 2000, 60_000
+LEVELS = range(5)  # of retention
 # a figure is settled once its last day is over: no need to simulate on
 HORIZON = {"conversation length": DAYS, "retry rate": DAYS} | {f"retention day {d}": d + 1 for d in RETENTION_DAYS}
 
@@ -112,6 +114,23 @@ def power(name: str, paired: bool, worth: float, experiments: int) -> dict:
         second = without_words(same if paired else same + needed, seed, 1, worth, days)[name]
         found += compare(first, second, paired).p_value < 0.05
     return {"users_a_policy": needed, "found": found / experiments}
+
+
+def retention(level: float, users: int) -> list[float]:
+    """Retention on RETENTION_DAYS for replies of utility 0 on average, at a level of retention."""
+    world, who = World.with_retention(WORLD.seed, level), np.arange(users)
+    population = draw_population(world, who, 0)
+    found = figures(simulate_users(population, DAYS, GaussianReplies(population), world.noise))
+    return [found[f"retention day {day}"].value for day in RETENTION_DAYS]
+
+
+def retention_table(users: int = 20_000) -> list[str]:
+    """The table of docs/app.md: retention by its level; 7 seconds."""
+    rows = []
+    for level in LEVELS:
+        shares = [f"{share:.2f}".removeprefix("0") for share in retention(level, users)]
+        rows.append((f"{level} (default)" if level == WORLD.noise.retention else level, *shares))
+    return table(("`--retention`", *(f"day {day}" for day in RETENTION_DAYS)), rows)
 
 
 def main() -> None:

@@ -97,6 +97,13 @@ def test_few_samples_of_30_units_are_refused_where_no_bounds_are_given(of: float
     assert refused <= 0.05
 
 
+def test_the_interval_of_few_exponential_values_covers_87_percent() -> None:
+    rng = np.random.default_rng(0)
+    for units in (2, 5, 10, 30):
+        found = [mean(values) for values in rng.exponential(size=(400, units))]
+        assert np.mean([holds(one, 1.0) for one in found]) >= 0.87
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("units", UNITS)
 @pytest.mark.parametrize("world", MEANS, ids=str)

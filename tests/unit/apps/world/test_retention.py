@@ -1,9 +1,12 @@
 """Retention of users: it falls over the days, at a level that can be chosen, and good replies raise it."""
 
 import json
+import re
 from pathlib import Path
 
+import app_tests
 import numpy as np
+import pages
 import pytest
 from app_tests import GaussianReplies
 
@@ -19,6 +22,7 @@ from lmgym.cli.main import main
 from lmgym.errors import InputError
 from lmgym.generation.protocol import ScriptedGenerator
 
+PAGE = pages.ROOT / "docs/app.md"
 RETURNS = ("retention day 1", "retention day 7", "retention day 30")
 
 
@@ -42,6 +46,17 @@ def test_retention_of_the_worlds_bots_falls_from_day_1_through_day_7_to_day_30(s
 
 def test_the_default_level_is_the_frozen_one() -> None:
     assert retention(users=20_000) == pytest.approx([0.41, 0.20, 0.08], abs=0.01)
+
+
+def test_the_pages_table_is_what_the_world_gives_at_each_level() -> None:
+    [table] = [found[5] for found in pages.TABLE.finditer(PAGE.read_text()) if found[3] == "retention_table"]
+    lines = table.strip().splitlines()[2:]
+    assert len(lines) == len(app_tests.LEVELS)
+    for level, line in zip(app_tests.LEVELS, lines, strict=True):
+        shares = [float(cell) for cell in re.findall(r"(?<= )\.\d\d", line)]
+        assert line.startswith(f"| {level}")
+        assert ("default" in line) == (level == NOISE.retention)
+        assert shares == pytest.approx(app_tests.retention(level, 2000), abs=0.03)
 
 
 def test_a_higher_level_keeps_users_longer() -> None:
