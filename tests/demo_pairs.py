@@ -130,15 +130,6 @@ def utility(prompt: list[dict[str, str]], reply: str) -> float:
     return sum(WEIGHTS[name] for name, present in features(prompt, reply).items() if present)
 
 
-def bayes_accuracy(rows: list[dict]) -> float:
-    """Accuracy that a scorer with the hidden utility expects on rows: the best there is, as choices are noisy."""
-    margins = [
-        utility(row["prompt"], row["chosen"][0]["content"]) - utility(row["prompt"], row["rejected"][0]["content"])
-        for row in rows
-    ]
-    return sum(_sigmoid(abs(margin) / TEMPERATURE) for margin in margins) / len(rows)
-
-
 def _prompt(rng: random.Random, verb: str) -> list[dict[str, str]]:
     """One to three user's turns on a topic with good replies between them."""
     prompt = [_user(_fill(rng, rng.choice(FIRST_TURNS), verb))]

@@ -254,18 +254,6 @@ def test_servers_of_a_job_are_its_last_nodes(folder: Path) -> None:
 # --- as before
 
 
-def test_help_needs_no_torch() -> None:
-    code = (
-        "import sys\nfrom lmgym.cli.main import main\n"
-        "try:\n    main(['launch', '--help'])\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('torch', 'numpy', 'transformers') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
-    for word in ("--hostfile", "--slurm", "--submit", "--dry_run", "--vllm_nodes"):
-        assert word in done.stdout
-
-
 @pytest.mark.parametrize(
     "words", ["hh_pairwise --dry_run --seed 1 --num-gpus 2", "train reward hh_pairwise --dry_run --seed 1 --num_gpus 2"]
 )

@@ -24,13 +24,6 @@ def test_numbers_that_are_not_finite_are_absent(tmp_path: Path) -> None:
     assert RunFiles(tmp_path).metrics == [{"step": 1, "loss": None, "other": None, "kept": 0.5}]
 
 
-def test_an_empty_folder_gives_empty_parts(tmp_path: Path) -> None:
-    run = RunFiles(tmp_path)
-    assert (run.record, run.metrics, run.events, run.scores, run.sample_updates("evaluation"), run.problems) == (
-        {}, [], [], [], [], [],
-    )  # fmt: skip
-
-
 def test_a_record_that_is_no_json_is_a_problem_and_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{" + "[" * 100_000)
     run = RunFiles(tmp_path)

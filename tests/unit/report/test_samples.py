@@ -89,9 +89,6 @@ def test_runs_without_common_prompts_or_replies_are_not_put_side_by_side(tmp_pat
     assert compared({"a": one, "c": run(tmp_path / "c", {})}) == []
 
 
-def test_replies_of_the_model_before_training_are_never_called_after(tmp_path: Path) -> None:
-    [panel] = replies(run(tmp_path / "a", {"evaluation-000000": [reply(0, "hello", 0.5)]}))
-    assert panel.title == "Replies to held-out prompts, before training"
-    assert [side["name"] for side in panel.pairs[0]["sides"]] == ["before"]
-    [panel] = replies(run(tmp_path / "b", {"000000": [pair(0.5, 0.25)]}))
+def test_scores_before_training_are_never_called_after(tmp_path: Path) -> None:
+    [panel] = replies(run(tmp_path, {"000000": [pair(0.5, 0.25)]}))
     assert [side["scores"] for side in panel.pairs[0]["sides"]] == [[("score before", 0.5)], [("score before", 0.25)]]

@@ -80,17 +80,6 @@ def test_the_dataframe_replaces_control_characters_and_the_candidates_keep_them(
     assert "\x1b" not in repr(exchange)
 
 
-def test_settings_apply_from_the_next_turn_on(make) -> None:
-    generator = InTurn("a", "ccc", "bb")
-    session = make(generator)
-    session.best_of, session.sampling = 2, Sampling(temperature=0.5, seed=7)
-    session.select("short")
-    exchange = session.say("hello")
-    assert (generator.asked[0][1], generator.asked[0][2].temperature) == (2, 0.5)
-    assert exchange.reply == "a"
-    assert exchange.sampling["temperature"] == 0.5
-
-
 def test_each_request_has_its_own_seed_and_a_repeated_session_gives_the_same_replies(make) -> None:
     script = ScriptedGenerator(lambda conversation, rng: f"{rng.integers(10**9)}")
 
@@ -107,26 +96,6 @@ def test_each_request_has_its_own_seed_and_a_repeated_session_gives_the_same_rep
 # --- branches
 
 
-def test_retry_edit_undo_and_back_add_branches_and_delete_nothing(make) -> None:
-    session = make()
-    for line in ("one", "two", "three"):
-        session.say(line)
-    session.retry()
-    assert [e.id for e in session.history] == [1, 2, 4]
-    session.edit("zwei", 2)
-    assert [(e.id, e.user) for e in session.history] == [(1, "one"), (5, "zwei")]
-    session.undo()
-    assert [e.id for e in session.history] == [1]
-    session.back(3)
-    assert [e.user for e in session.history] == ["one", "two", "three"]
-    session.back(0)
-    assert session.history == []
-    session.say("anew")
-    assert session.last.parent is None
-    assert len(session.exchanges) == 6
-    assert len(session.last.prompt.turns) == 1
-
-
 def test_more_adds_candidates_and_selects_again_unless_the_user_has_decided(make) -> None:
     generator = InTurn("a", "ccc", "bb")
     session = make(generator)
@@ -137,18 +106,6 @@ def test_more_adds_candidates_and_selects_again_unless_the_user_has_decided(make
     session.pick(1)
     generator.texts = ("eeeeee",)
     assert session.more(1).reply == "a"
-
-
-def test_a_decision_about_a_turn_with_successors_is_a_new_branch(make) -> None:
-    session = make()
-    session.say("one")
-    session.say("two")
-    session.back(1)
-    session.pick(1)
-    assert [e.reply for e in session.history] == ["a"]
-    session.back(2)
-    assert [e.reply for e in session.history] == ["ccc", "ccc"]
-    assert session.conversation.turns[1].text == "ccc"
 
 
 # --- the person decides
@@ -241,14 +198,6 @@ def test_more_candidates_are_visible_or_hidden_like_those_before(make) -> None:
     assert not session.pick(1).scores_visible
 
 
-def test_blind_off_reveals_the_open_turn_with_the_scorers_choice(make) -> None:
-    session = make()
-    session.set_blind(True)
-    session.say("hello")
-    session.set_blind(False)
-    assert (session.last.reply, session.last.scores_visible) == ("ccc", True)
-
-
 # --- what goes wrong
 
 
@@ -326,22 +275,6 @@ def test_a_generator_that_raises_leaves_the_session_and_its_file_as_they_were(ma
     loaded = load(session.path)
     assert [e.user for e in loaded.exchanges.values()] == ["one", "three"]
     assert loaded.corrupt == []
-
-
-def test_ctrl_c_during_a_reply_adds_nothing(make) -> None:
-    generator = InTurn("a")
-    session = make(generator)
-    session.say("one")
-
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    works, generator.reply = generator.reply, interrupted
-    with pytest.raises(KeyboardInterrupt):
-        session.say("two")
-    generator.reply = works
-    assert [e.user for e in session.history] == ["one"]
-    assert session.say("two").id == 2
 
 
 def test_a_failed_write_is_reported_and_the_session_continues(make) -> None:

@@ -15,11 +15,6 @@ from lmgym.generation.protocol import Sampling, ScriptedGenerator
 from lmgym.scoring.scorers import FunctionScorer
 from lmgym.text import Turn
 
-ALL = (
-    "best_of set select blend retry more undo edit back history pick write reject tie blind why table agree scorers "
-    "persona first_message save load export status help"
-)
-
 
 @pytest.fixture
 def chat(tmp_path: Path) -> ChatView:
@@ -44,7 +39,6 @@ def fails(chat: ChatView, line: str) -> str:
 
 
 def test_every_command_has_a_line_of_help(chat: ChatView) -> None:
-    assert set(COMMANDS) == set(ALL.split())
     listed = does(chat, "%help").text
     assert max(map(len, listed.splitlines())) <= 80
     for name, command in COMMANDS.items():
@@ -122,7 +116,7 @@ def test_branches(chat: ChatView) -> None:
         does(chat, line)
     assert len(does(chat, "%more 4").exchange.candidates) == 8
     assert does(chat, "%undo").text.splitlines()[:2] == ["one turn back: at turn 2 (turns 1 > 2)", "you> two"]
-    assert does(chat, "%edit 1 eins").exchange.user == "eins"
+    assert [turn.text for turn in does(chat, "%edit 1 eins").exchange.prompt.turns] == ["eins"]
     assert does(chat, "%edit zwei words").exchange.user == "zwei words"
     assert "turns 1 > 2 > 3" in does(chat, "%back 3").text
     assert does(chat, "%back 0").text == "at the beginning, before any turn"
@@ -305,6 +299,7 @@ def test_blind_mode_hides_scores_from_every_command_until_the_user_decides(chat:
     revealed = does(chat, "%blind off")
     assert revealed.is_turn, "a program receives it too"
     assert revealed.exchange.reply
+    assert revealed.exchange.scores_visible
 
 
 def test_views_agreement_and_why(chat: ChatView) -> None:

@@ -42,8 +42,10 @@ def test_prompts_are_rebuilt_from_the_tree_through_edits_branches_and_personas(m
     assert loaded.exchanges == session.exchanges
     assert (loaded.corrupt, loaded.orphans) == ([], [])
     assert [e.prompt.persona for e in loaded.exchanges.values()][:3] == ["A bot.", "Another bot.", "Another bot."]
+    session.back(1)
     session.save(tmp_path / "kept.jsonl")
-    assert load(tmp_path / "kept.jsonl").exchanges == session.exchanges
+    kept = load(tmp_path / "kept.jsonl")
+    assert (kept.exchanges, kept.head) == (session.exchanges, 1)
     assert not [row for row in rows_of(session.path) if "prompt" in row]
 
 

@@ -1,11 +1,13 @@
-"""Replay audit: an episode that is played alone, interleaved with others, or again gives the same result.
+"""Replay audit: an episode alone, interleaved with others, or in an environment that was used gives the same result.
 
 Every environment that the library has is here. A game that draws from a global random state, or keeps its state in a
 class, fails.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from acting import TOKENIZER
 
 from lmgym.apps.games.alternating import SIDES
 from lmgym.apps.games.dialogue.games import GAMES as DIALOGUE_GAMES
+from lmgym.apps.games.dialogue.games import DialogueGame
 from lmgym.apps.games.ladder import GAMES, random_move
 from lmgym.apps.games.prisoners import PrisonersDilemma
 from lmgym.apps.games.reasoning_rows import ReasoningRow
@@ -40,15 +43,12 @@ WORDS = (
     "[2]",
     "answer 3",
     "look up hat",
-    "CLUE: of wood",
-    "guess: stove",
-    "Expression: a line",
-    "ANSWER: no",
     "",
 )
 EPISODES, STEPS = 6, 30
 
 Trace = list[StepResult]
+Move = Callable[[Any, str, Observation, np.random.Generator], str]
 
 
 class OwnChance:
@@ -64,81 +64,115 @@ class OwnChance:
         return StepResult({"policy": Observation(str(np.random.rand()))}, {"policy": 0.0}, truncated=self.steps == 5)
 
 
-def environments() -> dict[str, tuple[Callable[[], Environment], dict, str]]:
-    """By name: a maker, a task, and the module that is needed."""
+def any_move(game: Any, agent: str, seen: Observation, rng: np.random.Generator) -> str:
+    """A legal move, or now and then, and where none are listed, one of WORDS."""
+    is_wild = not seen.actions or rng.random() < 0.05
+    return WORDS[rng.integers(len(WORDS))] if is_wild else random_move(game, seen, rng)
+
+
+def move_of_scripts(dialogue: DialogueGame) -> Move:
+    """A move of the script that wins, or now and then of the one that loses: episodes end in every way."""
+    return lambda game, agent, seen, rng: dialogue.script(agent, "winner" if rng.random() < 0.7 else "loser")(
+        seen.prompt, None
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """An environment with a task of it, the module that it needs, and who moves."""
+
+    make: Callable[[], Environment]
+    task: Mapping[str, Any] = field(default_factory=dict)
+    module: str = "json"
+    move: Move = any_move
+
+
+def cases() -> dict[str, Case]:
+    """By name."""
     needs = {"gym": "gymnasium", "textarena": "textarena", "": "json"}
-    found: dict[str, tuple[Callable[[], Environment], dict, str]] = {
-        name: (game.make, {}, needs[game.extra]) for name, game in GAMES.items()
-    }
-    found |= {f"dialogue: {name}": (game.environment, {}, "json") for name, game in DIALOGUE_GAMES.items()}
+    found = {name: Case(game.make, {}, needs[game.extra]) for name, game in GAMES.items()}
+    for name, dialogue in DIALOGUE_GAMES.items():
+        found[f"dialogue: {name}"] = Case(dialogue.environment, move=move_of_scripts(dialogue))
     return found | {
-        "scored chat": (ScoredChat, {"prompt": "hello"}, "json"),
-        "app": (lambda: AppConversation(WORLD, POPULATION, 10), {"user": 3}, "json"),
-        "prisoners": (PrisonersDilemma, {}, "json"),
-        "our own tic-tac-toe": (TWO_PLAYER_GAMES["tic_tac_toe"].make, {}, "json"),
-        "our own nim": (TWO_PLAYER_GAMES["nim"].make, {}, "json"),
-        "nim against an opponent": (lambda: OneSide(TWO_PLAYER_GAMES["nim"].make(), SIDES), {"side": SIDES[1]}, "json"),
-        "shop for a tokenizer without tools": (lambda: Shop(TOKENIZER), {}, "json"),
-        "GuessTheNumber": (lambda: TextArena("GuessTheNumber-v0"), {}, "textarena"),
-        "textarena's Blackjack, which draws all the time": (
+        "scored chat": Case(ScoredChat, {"prompt": "hello"}),
+        "app": Case(lambda: AppConversation(WORLD, POPULATION, 10), {"user": 3}),
+        "prisoners": Case(PrisonersDilemma),
+        "our own tic-tac-toe": Case(TWO_PLAYER_GAMES["tic_tac_toe"].make),
+        "our own nim": Case(TWO_PLAYER_GAMES["nim"].make),
+        "nim against an opponent": Case(lambda: OneSide(TWO_PLAYER_GAMES["nim"].make(), SIDES), {"side": SIDES[1]}),
+        "shop for a tokenizer without tools": Case(lambda: Shop(TOKENIZER)),
+        "GuessTheNumber": Case(lambda: TextArena("GuessTheNumber-v0"), {}, "textarena"),
+        "textarena's Blackjack, which draws all the time": Case(
             lambda: TextArena("Blackjack-v0", legal=lambda text: ("[Hit]", "[Stand]")), {}, "textarena"
         ),
-        "LiarsDice of three players": (lambda: TextArena("LiarsDice-v0", players=3), {}, "textarena"),
-        "reasoning-gym": (lambda: ReasoningRow("countdown"), {}, "reasoning_gym"),
-        "reasoning-gym by row": (lambda: ReasoningRow("word_sorting"), {"row": 5}, "reasoning_gym"),
-    }  # fmt: skip
+        "LiarsDice of three players": Case(lambda: TextArena("LiarsDice-v0", players=3), {}, "textarena"),
+        "reasoning-gym": Case(lambda: ReasoningRow("countdown"), {}, "reasoning_gym"),
+        "reasoning-gym by row": Case(lambda: ReasoningRow("word_sorting"), {"row": 5}, "reasoning_gym"),
+    }
 
 
 class Playing:
     """An episode by a player whose moves follow from the seed."""
 
-    def __init__(self, make: Callable[[], Environment], task: dict, seed: int) -> None:
-        self.game, self.rng, self.ended = make(), np.random.default_rng(seed), False
-        observations = self.game.reset(task, seed)
-        self.results: Trace = [StepResult(observations)]
+    def __init__(self, case: Case, seed: int, game: Any = None) -> None:
+        self.game, self.move, self.rng = game or case.make(), case.move, np.random.default_rng(seed)
+        self.results: Trace = [StepResult(self.game.reset(case.task, seed))]
+
+    @property
+    def ended(self) -> bool:
+        return self.results[-1].terminated or self.results[-1].truncated or len(self.results) > STEPS
 
     def step(self) -> None:
-        actions = {}
-        for agent, seen in self.results[-1].observations.items():
-            is_wild = not seen.actions or self.rng.random() < 0.05
-            actions[agent] = WORDS[self.rng.integers(len(WORDS))] if is_wild else random_move(self.game, seen, self.rng)
-        result = self.game.step(actions)
-        self.results.append(result)
-        self.ended = result.terminated or result.truncated or len(self.results) > STEPS
+        seen = self.results[-1].observations
+        self.results.append(
+            self.game.step({agent: self.move(self.game, agent, seen[agent], self.rng) for agent in seen})
+        )
+
+    def to_its_end(self) -> Trace:
+        while not self.ended:
+            self.step()
+        return self.results
 
 
-def played_alone(make: Callable[[], Environment], task: dict) -> list[Trace]:
-    traces = []
-    for seed in range(EPISODES):
-        episode = Playing(make, task, seed)
-        while not episode.ended:
-            episode.step()
-        traces.append(episode.results)
-    return traces
+def played_alone(case: Case) -> list[Trace]:
+    return [Playing(case, seed).to_its_end() for seed in range(EPISODES)]
 
 
-def played_together(make: Callable[[], Environment], task: dict) -> list[Trace]:
+def played_together(case: Case) -> list[Trace]:
     """Begun one after the other from the last on, and stepped in turn."""
-    episodes = [Playing(make, task, seed) for seed in reversed(range(EPISODES))][::-1]
+    episodes = [Playing(case, seed) for seed in reversed(range(EPISODES))][::-1]
     while waiting := [episode for episode in episodes if not episode.ended]:
         for episode in waiting:
             episode.step()
     return [episode.results for episode in episodes]
 
 
-@pytest.mark.parametrize("name", environments())
+def case_of(name: str) -> Case:
+    case = cases()[name]
+    if not find_spec(case.module):
+        pytest.skip(f"needs {case.module}")
+    return case
+
+
+@pytest.mark.parametrize("name", cases())
 def test_an_episode_alone_and_interleaved_with_others_gives_the_same_result(name: str) -> None:
-    make, task, module = environments()[name]
-    if not find_spec(module):
-        pytest.skip(f"needs {module}")
-    alone, together = played_alone(make, task), played_together(make, task)
+    alone, together = (play(case_of(name)) for play in (played_alone, played_together))
     assert [len(trace) for trace in alone] == [len(trace) for trace in together]
     assert alone == together
 
 
+@pytest.mark.parametrize("name", cases())
+def test_an_environment_begins_anew_at_each_reset(name: str) -> None:
+    case, used = case_of(name), case_of(name).make()
+    for seed in range(2):
+        Playing(case, seed, used).to_its_end()
+    assert Playing(case, 2, used).to_its_end() == Playing(case, 2).to_its_end()
+
+
 def test_the_audit_finds_a_game_that_draws_from_the_global_random_state() -> None:
-    assert played_alone(OwnChance, {}) == played_alone(OwnChance, {})
-    assert played_alone(OwnChance, {}) != played_together(OwnChance, {})
+    case = Case(OwnChance)
+    assert played_alone(case) == played_alone(case)
+    assert played_alone(case) != played_together(case)
 
 
 @pytest.mark.parametrize("seed", [0, 2**32, 2**62 - 1])
@@ -147,4 +181,5 @@ def test_a_game_takes_every_seed_that_an_iteration_draws(seed: int) -> None:
         assert taxi().reset({}, seed) == taxi().reset({}, seed)
     if find_spec("textarena"):
         assert TextArena("Mastermind-v0").reset({}, seed) == TextArena("Mastermind-v0").reset({}, seed)
-    assert Shop().reset({}, seed) == Shop().reset({}, seed)
+    for make in (Shop, *(game.environment for game in DIALOGUE_GAMES.values())):
+        assert make().reset({}, seed) == make().reset({}, seed)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lmgym.environments.engine import play
-from lmgym.environments.named import NamedEnvironment, load_environment
+from lmgym.environments.named import load_environment
 from lmgym.environments.players import GeneratorPlayer, ScriptPlayer
 from lmgym.environments.protocol import POLICY, EpisodeFailed, Observation, StepResult
 from lmgym.errors import InputError
@@ -193,11 +193,6 @@ def test_a_failure_and_the_end_are_no_rewards() -> None:
     env.step("no")
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("no")
-
-
-def test_environments_of_several_trained_agents_are_refused() -> None:
-    with pytest.raises(InputError, match="trains 2 agents at once"):
-        as_gymnasium(NamedEnvironment("two", Shout, trained_agents=2))
 
 
 def test_the_space_of_all_texts_samples_texts_by_its_seed() -> None:

@@ -1,6 +1,7 @@
 """What OpenEnv servers show as text, and replies as actions of their schema."""
 
 import base64
+import json
 
 import pytest
 
@@ -66,7 +67,8 @@ NO_IMAGES = ("A long text that is no image, " * 5, "Wörter: ❌" * 20, "abcd" *
 
 @pytest.mark.parametrize("value", NO_IMAGES)
 def test_texts_and_boards_are_no_images(value):
-    read_observation({"value": value})
+    [shown] = read_observation({"value": value}).messages
+    assert shown["content"] == (value if isinstance(value, str) else json.dumps({"value": value}))
 
 
 @pytest.mark.parametrize(

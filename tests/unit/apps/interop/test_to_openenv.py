@@ -11,7 +11,6 @@ from lmgym.environments.engine import play
 from lmgym.environments.named import NamedEnvironment, load_environment
 from lmgym.environments.players import ScriptPlayer
 from lmgym.environments.protocol import POLICY
-from lmgym.errors import InputError
 
 EPISODES = 5
 
@@ -78,11 +77,6 @@ def test_no_step_is_taken_before_a_reset_or_after_the_end():
     assert wire.step(text="stick")["done"]
     with pytest.raises(ValueError, match="no episode goes on; needed: reset"):
         wire.step(text="stick")
-
-
-def test_environments_of_several_trained_agents_are_refused():
-    with pytest.raises(InputError, match="trains 2 agents at once"):
-        make_app(NamedEnvironment("x", object, trained_agents=2), "train", 1)
 
 
 def test_names_and_threads_are_those_of_the_package():

@@ -118,10 +118,3 @@ def test_an_environment_that_fails_gives_no_reward(monkeypatch: pytest.MonkeyPat
     environment.reset(**row)
     assert environment.reply("text") == ENDED
     assert reward(["text"], [environment]) == [None]
-
-
-def test_several_trained_agents_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = NamedEnvironment("two", object, trained_agents=2)  # type: ignore[arg-type]
-    monkeypatch.setattr("lmgym.apps.interop.to_trl.named", lambda words: two)
-    with pytest.raises(InputError, match="two trains 2 agents at once"):
-        of("two")()

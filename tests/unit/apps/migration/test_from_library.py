@@ -156,11 +156,6 @@ def of(library: str, text: str, folder: Path, name: str) -> Translation:
     return found
 
 
-def test_there_are_twenty_files_of_four_libraries_and_one_of_trls() -> None:
-    assert sorted(EXPECTED) == FILES
-    assert len(FILES) == 21
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_config_or_script_becomes_a_command_that_its_experiment_takes(name: str, capsys) -> None:
     word, flags, asked = EXPECTED[name]

@@ -139,16 +139,6 @@ def test_a_game_that_stalls_fails_the_episode(python, monkeypatch) -> None:
             bridge.reply(episode, "4")
 
 
-def test_a_game_that_does_not_load_is_refused_with_the_reason(python, tmp_path) -> None:
-    (tmp_path / "clemgame.json").write_text('{"game_name": "x", "players": 1}')
-    spec = Spec({"game_name": "x", "players": 1, "game_path": str(tmp_path)}, "x")
-    with pytest.raises(InputError, match=r"no master\.py; needed: a whole checkout"):
-        Bridge(spec, python)
-    (tmp_path / "master.py").write_text("import not_there\n")
-    with pytest.raises(InputError, match="does not load: ModuleNotFoundError: No module named 'not_there'"):
-        Bridge(spec, python, timeout=60)
-
-
 def test_keys_do_not_reach_the_games_process(python, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-never-to-be-seen")
     (tmp_path / "clemgame.json").write_text('{"game_name": "x", "players": 1}')

@@ -16,7 +16,6 @@ from lmgym.apps.playpen.registries.specs import Spec
 from lmgym.errors import InputError, ServerError, TooLong
 from lmgym.generation import model_server
 from lmgym.generation.anthropic_server import AnthropicGenerator
-from lmgym.generation.openai_server import ServedGenerator
 from lmgym.generation.protocol import Completion, Sampling, ScriptedGenerator
 from lmgym.generation.request_limits import RequestLimits
 from lmgym.text import Conversation, Turn
@@ -190,28 +189,6 @@ def test_anthropics_limits_are_waited_for_and_its_refusals_named(anthropic) -> N
         generator.reply([HELLO], 1, Sampling(temperature=1.5))
     with pytest.raises(InputError, match="is not encrypted"):
         AnthropicGenerator("claude", "http://example.org")
-
-
-def test_an_openai_compatible_servers_tokens_are_counted(serve, monkeypatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    generator = ServedGenerator(serve("good").url, "tiny")
-    generator.reply([HELLO, HELLO], 2, Sampling(temperature=0.5))
-    assert (generator.usage.requests, generator.usage.completion_tokens) == (2, 28)
-
-
-def test_a_player_of_a_server_is_made_of_its_entry(serve, monkeypatch, tmp_path) -> None:
-    from toy_games import without_keys
-
-    without_keys(monkeypatch, tmp_path)
-    server = serve("good")
-    Path("key.json").write_text(json.dumps({"openai_compatible": {"base_url": server.url}}))
-    spec = Spec({"model_name": "a", "model_id": "b", "backend": "openai_compatible"})
-    player = Model(spec, 0.5, 9)
-    [[reply]] = player.generator.reply([HELLO], 1, player.sampling)
-    assert reply.text == "0.0 to hello"
-    assert server.requests[0]["body"]["model"] == "b"
-    assert player.usage is not None
-    assert player.usage.requests == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from toy_games import SayEpisode, SayGame, scripted, without_keys
 from lmgym.apps.games.dialogue.records import read_scores
 from lmgym.apps.games.dialogue.suites import suite_score
 from lmgym.apps.playpen import evaluation
-from lmgym.apps.playpen.episodes import clear_game, write_players
 from lmgym.apps.playpen.evaluation import EvalSettings, evaluate
 from lmgym.apps.playpen.players import Model
 from lmgym.apps.playpen.playing import ServerGone, play, tasks_of
@@ -313,11 +312,3 @@ def test_a_task_whose_name_is_a_path_reaches_no_other_folder(task, tmp_path) -> 
     with pytest.raises(InputError, match=r"a game or task is called .*; needed: a name for a folder"):
         evaluate(Model(Spec({"model_name": "mock", "backend": "_player_programmed"})), GameRegistry([]), settings)
     assert kept.exists()
-
-
-def test_players_folders_and_a_group_of_three(tmp_path) -> None:
-    assert Model.to_identifier([MOCK, scripted(YES, "b", 0.5)]) == "mock-t0.0--b-t0.5"
-    assert Model.to_identifier([MOCK] * 3).startswith("group-3p-")
-    clear_game(tmp_path / "new", "mock-t0.0", "say")
-    write_players(tmp_path / "mock-t0.0", [MOCK])
-    assert json.loads((tmp_path / "mock-t0.0/player_models.json").read_text())["0"]["model_name"] == "mock"

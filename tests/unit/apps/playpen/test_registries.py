@@ -11,11 +11,11 @@ from toy_games import TOY, without_keys
 from lmgym.apps.playpen.clembench.clembench_game import open_game
 from lmgym.apps.playpen.commands import clem, playpen
 from lmgym.apps.playpen.listing import list_games, list_models
-from lmgym.apps.playpen.players import Model, make_generator
+from lmgym.apps.playpen.players import make_generator
 from lmgym.apps.playpen.registries.games import load_games, read_checkout
 from lmgym.apps.playpen.registries.keys import VARIABLES, provide_key, read_keys
 from lmgym.apps.playpen.registries.models import load_models, refuse_unnamed
-from lmgym.apps.playpen.registries.specs import Spec, unify
+from lmgym.apps.playpen.registries.specs import unify
 from lmgym.errors import InputError
 from lmgym.masking import masked
 from lmgym.origin import PACKAGED
@@ -37,12 +37,6 @@ def test_specs_unify_at_every_depth_unless_a_value_differs() -> None:
     assert unify({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}, "e": 4}) == {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}
     assert unify({"b": {"c": 2}}, {"b": {"c": 3}}) is None
     assert unify({"b": {"c": 2}}, {"b": 2}) is None
-
-
-def test_the_packaged_models_are_there() -> None:
-    names = [spec.name for spec in load_models().specs]
-    assert names == ["Meta-Llama-3.1-8B-Instruct", "llama3-8b", "smol-135m", "smollm2-135m", "gpt4o-mini"]
-    assert load_models().select("smol-135m").get("huggingface_id") == "HuggingFaceTB/SmolLM-135M-Instruct"
 
 
 def test_custom_entries_come_before_packaged_ones_and_extra_keys_are_added() -> None:
@@ -96,16 +90,6 @@ def test_a_name_that_matches_nothing_or_several_entries_is_refused() -> None:
         load_models().select("{'model_name':'b','backend':'nowhere'}")
 
 
-def test_games_are_those_of_the_named_checkout_alone() -> None:
-    names = load_games(str(TOY)).names
-    assert "higher_lower" in names
-    assert "higher_lower" not in load_games().names
-    write("game_registry.json", [{"benchmark_path": str(TOY)}])
-    [spec] = load_games().select("{'benchmark':['toy'],'players':2}")
-    assert spec.name == "higher_lower"
-    assert spec.get("game_path") == str(TOY / "higher_lower")
-
-
 def test_a_folder_that_is_no_checkout_and_a_template_with_its_placeholder_are_refused(tmp_path) -> None:
     with pytest.raises(InputError, match=r"is no checkout of clembench: no clemgame\.json"):
         load_games(str(tmp_path))
@@ -118,14 +102,6 @@ def test_a_folder_that_is_no_checkout_and_a_template_with_its_placeholder_are_re
     write("game_registry.json", [{}])
     with pytest.raises(InputError, match="neither benchmark_path nor game_path"):
         load_games()
-
-
-def test_a_game_that_no_entry_matches_is_refused_with_the_nearest() -> None:
-    registry = load_games(str(TOY))
-    with pytest.raises(InputError, match=r"did you mean higher_lower\?"):
-        registry.select("higher_lowr")
-    with pytest.raises(InputError, match="no game matches"):
-        registry.select("{'benchmark':['9.9']}")
 
 
 def test_a_game_of_a_checkout_without_players_is_refused(tmp_path) -> None:
@@ -197,11 +173,6 @@ def test_a_player_of_each_backend_is_refused_without_what_it_needs() -> None:
     ):
         with pytest.raises(InputError, match=message):
             make_generator(load_models().select(name))
-
-
-def test_a_players_folder_is_named_after_model_and_temperature() -> None:
-    assert Model(Spec({"model_name": "llama3-8b"}), 0).descriptor == "llama3-8b-t0.0"
-    assert Model(Spec({"model_name": "mock"}), 0.75).descriptor == "mock-t0.75"
 
 
 def test_a_game_of_a_registry_that_nobody_named_is_listed_and_not_run(capsys) -> None:

@@ -111,11 +111,6 @@ def test_a_refusal_is_raised_at_once_with_the_server_s_words(client: Client) -> 
         client.rewards([ASKED])
 
 
-def test_without_a_server_it_gives_up_after_its_patience() -> None:
-    with pytest.raises(RewardError, match=r"gave no answer within 1 s, the last time: .*refused"):
-        Client("http://127.0.0.1:9", patience=1).rewards([ASKED])
-
-
 def test_the_file_needs_only_python(server: RewardServer, tmp_path: Path) -> None:
     copy = tmp_path / "lmgym_client.py"
     copy.write_text(server.ask("/lmgym_client.py")[1])

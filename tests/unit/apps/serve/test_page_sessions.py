@@ -224,13 +224,6 @@ def test_names_of_files_are_those_that_the_server_listed(browser: Browser, addre
             urllib.request.urlopen(browser.url + path, timeout=PATIENCE)
 
 
-def test_browsers_do_not_share_a_conversation(browser: Browser, address) -> None:
-    browser.do("chat/say", text="mine")
-    other = Browser(browser.url)
-    assert other.begin()["chat"]["history"] == []
-    assert browser.do("state")["chat"]["history"][0]["user"] == "mine"
-
-
 def test_requests_that_the_page_did_not_make_are_refused(browser: Browser) -> None:
     browser.do("chat/say", text="hello")
     for headers in (
@@ -293,16 +286,10 @@ def test_wrong_requests_are_answered_in_words(browser: Browser) -> None:
         ("chat/pick", {"number": 0}),
         ("chat/tie", {"numbers": [1]}),
         ("chat/more", {"number": 0}),
-        ("chat/more", {"number": 10**6}),
+        ("chat/more", {"number": 17}),  # above the server's 16
         ("chat/why", {"number": 9}),
     ):
         assert browser.post(path, body)[0] == 400, (path, body)
-
-
-def test_more_replies_are_bounded_by_the_server(browser: Browser) -> None:
-    browser.do("chat/say", text="hello")
-    status, answer = browser.post("chat/more", {"number": 17})
-    assert (status, "16" in answer["error"]["message"]) == (400, True)
 
 
 def test_texts_come_back_as_they_went(browser: Browser) -> None:

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 from reward_servers import RewardServer
 
-from lmgym.apps.serve.lmgym_client import URL
 from lmgym.cli.main import main
 
 CHATS = [
@@ -158,10 +157,3 @@ def test_a_text_that_is_too_long_is_cut_by_the_rule_and_said(server: RewardServe
     text = "word " * 3000
     _, raw, _ = server.ask("/classify", {"input": [text, "short"], "template": "raw"})
     assert raw["lmgym"]["truncated"] == [0]
-
-
-def test_the_client_file_can_be_fetched_from_the_server(server: RewardServer) -> None:
-    _, text, _ = server.ask("/lmgym_client.py")
-    found: dict = {"__name__": "lmgym_client"}
-    exec(compile(text, "lmgym_client.py", "exec"), found)
-    assert found["URL"] == URL

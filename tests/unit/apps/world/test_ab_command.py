@@ -102,20 +102,6 @@ def test_the_hidden_utility_is_a_ceiling_and_a_random_scorer_a_floor() -> None:
     assert abs(worth[2] - worth[0]) < 0.25
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("bots", PolicySpec("bots")),
-        ("bots@gold:16", PolicySpec("bots", "gold", 16)),
-        ("bots@random:1", PolicySpec("bots", "random", 1)),
-        (".", PolicySpec(".")),
-        (".@..:2", PolicySpec(".", "..", 2)),
-    ],
-)
-def test_names_of_policies_are_parsed(text: str, found: PolicySpec) -> None:
-    assert read_policy(text) == found
-
-
 def test_a_folder_with_an_at_sign_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "me@gold:3").mkdir()
     assert read_policy(str(tmp_path / "me@gold:3")) == PolicySpec(str(tmp_path / "me@gold:3"))
@@ -163,11 +149,3 @@ def test_a_policy_without_eos_is_refused(small_models, tmp_path: Path) -> None:
             (folder / name).write_text(json.dumps(settings))
     with pytest.raises(InputError, match="has no eos: its replies would never end; needed: an eos_token"):
         load_policies([str(folder)], World(0))
-
-
-def test_the_help_explains_the_names_of_policies() -> None:
-    for command in ("ab", "deploy"):
-        result = ab(command, "--help")
-        assert result.exit_code == 0
-        assert "POLICY@SCORER:N" in result.stdout
-        assert "--world_seed" in result.stdout

@@ -96,19 +96,6 @@ def test_the_number_of_processes_depends_on_cores_users_and_weights(
     assert processes_for([str(tmp_path)], arms_of(1000, 31)) == 1
 
 
-# test_ab_command.py has the error in one process; that a worker's error reaches its parent is a promise of Python's
-@pytest.mark.slow
-def test_a_folder_without_a_model_is_the_same_error_in_every_process(tmp_path: Path) -> None:
-    output = []
-    for processes in (1, 2):
-        with pytest.raises(InputError) as error:
-            list(deploy_all([str(tmp_path)], WORLD, arms_of(10, 4), processes))
-        output.append(str(error.value))
-        assert not multiprocessing.active_children()
-    assert output[0] == output[1]
-    assert str(tmp_path) in output[0]
-
-
 @pytest.mark.slow  # processes of an A/B test, which few changes touch
 def test_a_killed_process_is_reported_with_a_fix() -> None:
     before = {child.pid for child in multiprocessing.active_children()}

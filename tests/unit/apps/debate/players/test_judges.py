@@ -249,7 +249,3 @@ def test_a_served_judge_asks_for_log_probabilities_and_refuses_a_server_without_
     completions = ServedGenerator(server.url, "tiny", api="completions", top_logprobs=5).reply(ASKED[:1], 1, Sampling())
     assert p_first_of(completions[0][0].likely) == pytest.approx(0.75)
     assert server.requests[-1]["body"]["logprobs"] == 5
-
-
-def test_any_causal_model_is_loaded_as_a_judge(small_models) -> None:
-    assert isinstance(NameJudge.load(str(small_models["gpt2"])).p_first(ASKED), torch.Tensor)

@@ -15,8 +15,7 @@ from lmgym.apps.debate.synthetic import synthetic_questions
 from lmgym.apps.debate.tournament.config import Tournament, TournamentConfig
 from lmgym.apps.debate.tournament.running import run_tournament
 from lmgym.apps.debate.tournament.schedule import hash_seed
-from lmgym.apps.debate.training.branching import branch_rows, grow
-from lmgym.apps.debate.training.preferences import PREFERENCES
+from lmgym.apps.debate.training.branching import grow
 from lmgym.environments.players import ActionRequest
 from lmgym.environments.protocol import Action
 from lmgym.errors import InputError
@@ -78,13 +77,6 @@ def test_in_turn_the_second_speaker_answers_each_sample_of_the_first() -> None:
     assert len(leaves) == 4
     answers = [b for b in branches if b.agent == SECOND]
     assert ["ll" in b.conversation.turns[-1].text.split("\n") for b in answers] == [False, True]
-
-
-def test_branches_become_rows_with_preferences() -> None:
-    branches, _ = tree(debate(1), "half", Counting())
-    [row] = branch_rows(branches, PREFERENCES["prob"])
-    assert len(row["chosen"]) == 2 * len(row["rejected"])
-    assert row["preference"] > 0.5
 
 
 def test_the_seed_of_a_speech_is_a_hash_of_its_tree_its_node_the_slot_and_the_agent() -> None:

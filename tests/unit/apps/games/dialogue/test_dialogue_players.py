@@ -1,4 +1,4 @@
-"""Scripted players, replays and forks of all games."""
+"""Scripted players and forks of all games."""
 
 from dataclasses import replace
 
@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from acting import TOKENIZER, Scripted
 
-from lmgym.apps.games.dialogue.games import GAMES, PLAYERS, DialogueGame, find_dialogue_game, play_scripted
-from lmgym.environments.protocol import StepResult
+from lmgym.apps.games.dialogue.games import GAMES, PLAYERS, find_dialogue_game, play_scripted
 from lmgym.environments.rollout_engine import run_episodes
 from lmgym.errors import InputError
 from lmgym.generation.protocol import ReplyScript, Sampling, ScriptedGenerator
 from lmgym.text import Conversation
 
 OUTCOMES = {"winner": "Success", "loser": "Lose", "rule_breaker": "Aborted"}
-Trace = list[StepResult]
 
 
 @pytest.mark.parametrize("player", PLAYERS)
@@ -51,63 +49,6 @@ def test_each_role_draws_from_a_stream_of_the_seed_and_its_place() -> None:
     for place, numbers in enumerate(drawn.values()):
         assert numbers
         assert numbers == np.random.default_rng([7, place]).integers(1 << 30, size=len(numbers)).tolist()
-
-
-class Playing:
-    """An episode whose players are drawn anew for each turn, by the seed."""
-
-    def __init__(self, game: DialogueGame, seed: int) -> None:
-        self.game, self.environment, self.seed = game, game.environment(), seed
-        self.results: Trace = [StepResult(self.environment.reset({}, seed))]
-
-    def step(self) -> None:
-        player = "loser" if (self.seed + len(self.results)) % 3 else "winner"
-        actions = {
-            role: self.game.script(role, player)(observation.prompt, None)
-            for role, observation in self.results[-1].observations.items()
-        }
-        self.results.append(self.environment.step(actions))
-
-    @property
-    def ended(self) -> bool:
-        return self.results[-1].terminated
-
-
-def alone(game: DialogueGame) -> list[Trace]:
-    traces = []
-    for seed in range(6):
-        episode = Playing(game, seed)
-        while not episode.ended:
-            episode.step()
-        traces.append(episode.results)
-    return traces
-
-
-def interleaved(game: DialogueGame) -> list[Trace]:
-    episodes = [Playing(game, seed) for seed in reversed(range(6))][::-1]
-    while waiting := [episode for episode in episodes if not episode.ended]:
-        for episode in waiting:
-            episode.step()
-    return [episode.results for episode in episodes]
-
-
-@pytest.mark.parametrize("name", GAMES)
-def test_an_episode_alone_and_interleaved_with_others_gives_the_same_result(name: str) -> None:
-    assert alone(GAMES[name]) == interleaved(GAMES[name])
-
-
-@pytest.mark.parametrize("name", GAMES)
-def test_an_environment_begins_anew_at_each_reset(name: str) -> None:
-    game = GAMES[name]
-    used = Playing(game, 1)
-    while not used.ended:
-        used.step()
-    assert used.environment.reset({}, 2) == game.environment().reset({}, 2)
-    role = game.roles[0]
-    reply = {role: game.script(role)(game.environment().reset({}, 2)[role].prompt, None)}
-    fresh = game.environment()
-    fresh.reset({}, 2)
-    assert used.environment.step(reply) == fresh.step(reply)
 
 
 def test_a_fork_replays_the_first_replies_and_goes_on() -> None:

@@ -39,12 +39,6 @@ def test_a_task_without_an_instance_draws_a_training_one_from_the_seed() -> None
     assert instance_of({"instance": {"target_word": "bell"}}, 0, draw, ("common",)) == {"target_word": "bell"}
 
 
-@pytest.mark.parametrize("seed", [0, 2**32, 2**62 - 1])
-def test_every_seed_that_an_iteration_draws_is_taken(seed: int) -> None:
-    for game in GAMES.values():
-        assert game.environment().reset({}, seed) == game.environment().reset({}, seed)
-
-
 def test_mistakes_are_refused() -> None:
     with pytest.raises(
         InputError, match=r"common has \d+ different instances of the split validation; needed: 5000, or a"

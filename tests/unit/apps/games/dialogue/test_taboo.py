@@ -34,14 +34,6 @@ def test_three_wrong_guesses_lose() -> None:
     assert (scores(game)["Main Score"], scores(game)["Lose"]) == (0, 1)
 
 
-def test_rounds_are_counted_anew_after_a_reset() -> None:
-    game = begun("taboo", BELL)
-    said(game, *3 * [CLUE, WRONG])
-    game.reset({"instance": BELL}, 0)
-    assert said(game, CLUE, ("guesser", "GUESS: bell")).rewards == {"describer": 1, "guesser": 1}
-    assert scores(game)["Request Count"] == 2
-
-
 @pytest.mark.parametrize("clue", ["a bell", "Bells, many", "bellringer", "tolling", "a CHURCH", "rings"])
 def test_a_forbidden_word_its_variants_and_parts_lose_and_only_the_describer_has_acted(clue: str) -> None:
     game = begun("taboo", BELL)
