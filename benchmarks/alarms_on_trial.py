@@ -22,6 +22,7 @@ from typing import Any
 from over_optimisation import cpu_seconds, rounded
 from shared import ROOT, describe_machine, origin
 
+from lmgym.apps.lab.alarms import RULES
 from lmgym.apps.lab.plan import Plan
 from lmgym.apps.lab.record import open_lab, plan_of
 from lmgym.apps.lab.steps import WATCHED, folder_of
@@ -30,7 +31,7 @@ from lmgym.apps.lab.watching import Watched
 
 RESTS_ON = ("world", "lab", "rows", "sampler", "method", "intervals")
 SAMPLED, PROMPTS = 12, 128
-SAID = ("outcome", "peak", "rings", "largest")
+SAID = ("peak", "rings", "largest")
 
 
 def complete_worlds(plan: Plan, runs: Sequence[Judged]) -> list[int]:
@@ -54,18 +55,22 @@ def fewer_prompts(run: Watched, number: int) -> Watched:
 
 
 def write_samples(lab: Path, runs: Sequence[Judged], folder: Path) -> None:
-    """Runs at equal distances of the list of exploited ones, and of sound ones."""
+    """Sound runs, and exploited ones in which a watcher rings on few prompts, and in which none does."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = {}
-    for outcome in ("sound", "exploited"):
-        own = [run for run in runs if run.outcome == outcome]
-        for run in own[:: max(1, 2 * len(own) // SAMPLED)][: SAMPLED // 2]:
-            world, name = run.name.split("/")
-            cut = fewer_prompts(Watched.read(lab / world / "runs" / name / WATCHED), PROMPTS)
-            file = folder / f"{world}_{name}.npz"
-            cut.write(file)
-            again = judge(run.name, run.scorer, Watched.read(file))
-            said[file.name] = rounded({name: getattr(again, name) for name in SAID})
+    said: dict[str, Any] = {}
+    left = {(outcome, rings): SAMPLED // 3 for outcome in ("sound", "exploited") for rings in (True, False)}
+    for run in runs:
+        world, name = run.name.split("/")
+        cut = fewer_prompts(Watched.read(lab / world / "runs" / name / WATCHED), PROMPTS)
+        file = folder / f"{world}_{name}.npz"
+        cut.write(file)
+        again = judge(run.name, run.scorer, Watched.read(file))
+        kind = run.outcome, any(again.rings[rule.name] is not None for rule in RULES if rule.watcher)
+        if left.get(kind):
+            left[kind] -= 1
+            said[file.name] = rounded({"outcome": run.outcome} | {name: getattr(again, name) for name in SAID})
+        else:
+            file.unlink()
     (folder / "said.json").write_text(json.dumps(said, indent=1) + "\n")
 
 
