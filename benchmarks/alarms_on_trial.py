@@ -4,9 +4,9 @@
     .venv/bin/python benchmarks/alarms_on_trial.py
     .venv/bin/python benchmarks/pages.py                         # writes the page's tables
 
-Writes benchmarks/results/alarms_on_trial.json. Only worlds all of whose runs are complete count. The trial is long:
-worlds that the result file has already, of the same versions, stay in it, so that it can be run world by world, on
-several machines. A world that was run again replaces what the file had.
+Writes benchmarks/results/alarms_on_trial.json. Only scorers all of whose runs are complete count. The trial is long:
+scorers that the result file has already, of the same versions, stay in it, so that it can be run in parts, on several
+machines. A scorer that was optimised again replaces what the file had.
 
 With `--samples FOLDER` it also writes what alarms read in twelve of the runs, on 128 prompts, and what they said:
 the recorded runs of tests/unit/apps/lab/test_recorded_runs.py.
@@ -34,16 +34,11 @@ SAMPLED, PROMPTS = 12, 128
 SAID = ("peak", "rings", "largest")
 
 
-def complete_worlds(plan: Plan, runs: Sequence[Judged]) -> list[int]:
-    """Worlds of which no run is missing."""
+def complete(plan: Plan, runs: Sequence[Judged]) -> list[Judged]:
+    """The runs against scorers of which no run is missing."""
     done = {run.name for run in runs}
-    missing = {run.world for run in plan.runs if f"{folder_of(run.world)}/{run.name}" not in done}
-    return [world for world in plan.worlds if world not in missing]
-
-
-def world_of(run: dict[str, Any]) -> int:
-    """Its seed."""
-    return int(run["scorer"].partition("/")[0])
+    missing = {f"{r.world}/{r.proxy}" for r in plan.runs if f"{folder_of(r.world)}/{r.name}" not in done}
+    return [run for run in runs if run.scorer not in missing]
 
 
 def fewer_prompts(run: Watched, number: int) -> Watched:
@@ -75,30 +70,29 @@ def write_samples(lab: Path, runs: Sequence[Judged], folder: Path) -> None:
 
 
 def main() -> None:
-    """Adds a lab's complete worlds to the result file."""
+    """Adds a lab's complete scorers to the result file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lab", type=Path, default=ROOT / "outputs/lab/alarms")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/alarms_on_trial.json")
     parser.add_argument("--samples", type=Path, help="folder of recorded runs to write for tests")
     arguments = parser.parse_args()
     plan = plan_of(arguments.lab)
-    judged = read_trial(arguments.lab, plan)
-    worlds = complete_worlds(plan, judged)
-    new = [vars(run) for run in judged if world_of(vars(run)) in worlds]
+    judged = complete(plan, read_trial(arguments.lab, plan))
     known = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
     about = origin(*RESTS_ON)
-    old = known if known.get("rests_on") == about["rests_on"] else {"runs": [], "by_world": {}}
-    runs = sorted([run for run in old["runs"] if world_of(run) not in worlds] + new, key=world_of)
-    steps, machine = open_lab(arguments.lab).steps, describe_machine()["cpu"]
-    by_world = old["by_world"]
-    for world in worlds:
-        own = {name: step for name, step in steps.items() if name.partition(":")[0] == f"world {world}"}
-        by_world[str(world)] = {"machine": machine, "cpu_seconds": cpu_seconds(own)}
-    found = {"by_world": by_world, "outcomes": counts([Judged(**run) for run in runs]), "runs": rounded(runs)}
+    old = known if known.get("rests_on") == about["rests_on"] else {"runs": [], "cpu_seconds": {}}
+    again = {run.scorer for run in judged}
+    runs = [run for run in old["runs"] if run["scorer"] not in again] + rounded([vars(run) for run in judged])
+    steps, seconds = open_lab(arguments.lab).steps, old["cpu_seconds"]
+    for world in {run.world for run in plan.runs}:
+        if own := {name: step for name, step in steps.items() if name.partition(":")[0] == f"world {world}"}:
+            seconds[str(world)] = cpu_seconds(own)
+    outcomes = counts([Judged(**run) for run in runs])
+    found = {"machine": describe_machine()["cpu"], "cpu_seconds": seconds, "outcomes": outcomes, "runs": runs}
     arguments.output.write_text(json.dumps(about | found) + "\n")
-    print(f"worlds: {', '.join(by_world)}; runs: {len(runs)}; {found['outcomes']}")
+    print(f"scorers: {len({run['scorer'] for run in runs})}; runs: {len(runs)}; {outcomes}")
     if arguments.samples:
-        write_samples(arguments.lab, [run for run in judged if world_of(vars(run)) in worlds], arguments.samples)
+        write_samples(arguments.lab, judged, arguments.samples)
 
 
 if __name__ == "__main__":

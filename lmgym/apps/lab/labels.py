@@ -1,4 +1,4 @@
-"""The pairs of a proxy: a range of the world's, with labels exchanged and faults planted as the plan says."""
+"""Rows of a lab: the pairs of a proxy, with labels exchanged and faults planted as the plan says, and the prompts."""
 
 import random
 from pathlib import Path
@@ -13,6 +13,7 @@ from lmgym.apps.world.world import World
 
 Pair = dict[str, str]
 HELD_OUT = "held_out.parquet"
+PROMPTS = "prompts.parquet"
 
 
 def file_of(proxy: Proxy) -> str:
@@ -26,8 +27,15 @@ def file_of(proxy: Proxy) -> str:
 def write_pairs(world: int, tables: Path, proxy: Proxy, folder: Path) -> None:
     """Writes a proxy's pairs to a folder, and those that all are judged by: the world's last, as they were labelled."""
     rows = pq.read_table(tables / "pairs.parquet").to_pylist()
-    _write(planted(World(world), rows[proxy.first : proxy.first + proxy.pairs], proxy), folder / file_of(proxy))
-    _write(rows[-HELD_OUT_PAIRS:], folder / HELD_OUT)
+    own = planted(World(world), rows[proxy.first : proxy.first + proxy.pairs], proxy)
+    _write(pa.Table.from_pylist(own), folder / file_of(proxy))
+    _write(pa.Table.from_pylist(rows[-HELD_OUT_PAIRS:]), folder / HELD_OUT)
+
+
+def write_prompts(tables: Path, path: Path) -> None:
+    """Writes the rows of a world's logs that have a prompt for the first time: the others would be read for nothing."""
+    rows = pq.read_table(tables / "logs.parquet")
+    _write(rows.take(rows["input_text"].to_pandas().drop_duplicates().index.to_numpy()), path)
 
 
 def planted(world: World, rows: list[Pair], proxy: Proxy) -> list[Pair]:
@@ -46,11 +54,11 @@ def planted(world: World, rows: list[Pair], proxy: Proxy) -> list[Pair]:
     return found
 
 
-def _write(rows: list[Pair], path: Path) -> None:
+def _write(rows: pa.Table, path: Path) -> None:
     """Writes a file that is not there yet, at once: others may be reading it."""
     if path.is_file():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        pq.write_table(pa.Table.from_pylist(rows), file)
+        pq.write_table(rows, file)
     Path(file.name).rename(path)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmgym.apps.lab.labels import HELD_OUT, file_of, write_pairs
+from lmgym.apps.lab.labels import HELD_OUT, PROMPTS, file_of, write_pairs, write_prompts
 from lmgym.apps.lab.plan import Plan, Proxy, Run
 from lmgym.errors import COLLAPSED
 
@@ -164,12 +164,16 @@ def _run_step(plan: Plan, run: Run, policy: str) -> LabStep:
         "init_kl_coef": run.kl, "max_kl": 0, "eval_size": plan.prompts, "seed": run.seed, "tracking": "none",
         "save_updates": -1,
     }  # fmt: skip
+
+    def prepare(folder: Path) -> None:
+        write_prompts(folder / here / "tables", folder / here / PROMPTS)
+
     return _step(
         f"{made}: {run.name}", f"{here}/runs/{run.name}/run.json", (f"{made}: policy", *proxy),
-        *("train", run.method, "world_engagement", "--model", policy, "--prompts", f"{here}/tables/logs.parquet"),
+        *("train", run.method, "world_engagement", "--model", policy, "--prompts", f"{here}/{PROMPTS}"),
         *("--scorers", f"reward={scorer_path(plan, run.world, run.proxy)}", "--eval_scorer", f"world:{run.world}"),
         *_flags({**own, **plan.flags.get(run.method, {}), "output": f"{here}/runs/{run.name}"}),
-        succeeds=(0, COLLAPSED),
+        prepare=prepare, succeeds=(0, COLLAPSED),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The pairs of a proxy: which of the world's, and what was done to how many of them."""
+"""Rows of a lab: which pairs a proxy has, and what was done to how many of them; the prompts of a run."""
 
 from pathlib import Path
 
@@ -7,9 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from lmgym.apps.lab.faults import FAULTS
-from lmgym.apps.lab.labels import HELD_OUT, file_of, planted, write_pairs
+from lmgym.apps.lab.labels import HELD_OUT, PROMPTS, file_of, planted, write_pairs, write_prompts
 from lmgym.apps.lab.plan import HELD_OUT_PAIRS, Proxy
+from lmgym.apps.world.making import make_world
 from lmgym.apps.world.world import World
+from lmgym.data.prompts import read_prompts
+from ppo.config import RolloutConfig
 
 WORLD = World(3)
 ROWS = [{"prompt": f"prompt {i}", "chosen": f"good {i}.", "rejected": f"bad {i}."} for i in range(200)]
@@ -59,3 +62,14 @@ def test_ranges_of_pairs_do_not_overlap_and_the_held_out_ones_are_the_last(tmp_p
     }
     assert [len(found) for found in prompts.values()] == [80, 120, HELD_OUT_PAIRS]
     assert len(set.union(*prompts.values())) == len(rows)
+
+
+def test_a_run_reads_the_same_prompts_from_fewer_rows(tmp_path: Path) -> None:
+    make_world(str(tmp_path / "tables"), 2000, 3)
+    write_prompts(tmp_path / "tables", tmp_path / PROMPTS)
+    logs, first = (
+        read_prompts(RolloutConfig(str(path), eval_size=100), 1)
+        for path in (tmp_path / "tables/logs.parquet", tmp_path / PROMPTS)
+    )
+    assert first.fingerprint == logs.fingerprint
+    assert len(first.train) + 100 == pq.read_metadata(tmp_path / PROMPTS).num_rows < 1500
