@@ -1,5 +1,6 @@
 """A small PPO run in this process: two iterations of four updates, of which a test changes some settings."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ def shortness(samples, prompts, outputs, tokenizer) -> list[float]:
 
 
 PLAIN = text_with_function(shortness, as_text=False)
+Go = Callable[..., Path]
+"""`train_small` with some settings changed: the folder"""
 
 
 def train_small(

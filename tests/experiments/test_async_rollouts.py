@@ -3,28 +3,20 @@
 import copy
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from launching import read_metrics, words
-from ppo_in_process import train_small
+from ppo_in_process import Go
 from safetensors.torch import load_file
 
 import ppo.setup
 from lmgym.errors import InputError, RunStopped, ServerError
 from ppo.weight_sync import SamplingPolicy
 
-Go = Callable[..., Path]
 AHEAD = {"async_rollouts": 1, "max_updates": 16}  # four iterations of four updates
-
-
-@pytest.fixture
-def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
-    """Trains with some settings changed: the folder."""
-    return partial(train_small, talkative_models["gpt2"], chats_file, tmp_path)
 
 
 class Failing:

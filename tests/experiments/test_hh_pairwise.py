@@ -248,10 +248,6 @@ def test_one_plan_one_table_and_the_path_are_printed(launcher: str, request: pyt
     assert "updates" not in done.stderr  # a status line is for terminals
 
 
-def test_the_launchers_local_rank_is_taken_silently_by_plain_python(plain) -> None:
-    assert "local_rank" not in plain[0].stdout + plain[0].stderr
-
-
 def test_plain_python_says_nothing_that_a_user_must_puzzle_over(plain) -> None:
     lines = [line for line in plain[0].stderr.splitlines() if "real_accelerator.py" not in line]
     assert lines == []

@@ -1,13 +1,12 @@
 """Methods without a critic from a config to folders, in this process: groups, refills, games, and other references."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from launching import read_lines, read_metrics, words
-from ppo_in_process import shortness, train_small
+from ppo_in_process import Go, shortness
 from transformers import AutoModelForCausalLM
 
 from lmgym.apps.games.prisoners import PrisonersDilemma
@@ -15,13 +14,11 @@ from lmgym.errors import InputError
 from ppo.algorithms.methods import MethodName
 from ppo.task_setups import TaskSetup, text_with_function
 
-Go = Callable[..., Path]
-
 
 @pytest.fixture
-def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
-    """Trains with some settings changed: the folder."""
-    return partial(train_small, talkative_models["gpt2"], chats_file, tmp_path, num_generations=4)
+def go(go: Go) -> Go:
+    """Of four replies to a prompt."""
+    return partial(go, num_generations=4)
 
 
 @pytest.mark.parametrize("method", [name for name in get_args(MethodName) if name != "ppo"])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from launching import read_lines, read_metrics, words
-from ppo_in_process import shortness, train_small
+from ppo_in_process import Go, shortness, train_small
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -20,7 +19,6 @@ from lmgym.models.loading import load_tokenizer
 from lmgym.scoring.scorers import FunctionScorer
 from ppo.task_setups import text_with_function
 
-Go = Callable[..., Path]
 # the reward is for short replies, which the monitor does not like
 SETTINGS = {"max_updates": 24, "eval_updates": 4, "save_updates": 8, "save_total_limit": 9, "learning_rate": 3e-3}
 
@@ -38,9 +36,9 @@ def likes_length(config, tokenizer):
 
 
 @pytest.fixture
-def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
-    """Trains with some settings changed: the folder."""
-    return partial(train_small, talkative_models["gpt2"], chats_file, tmp_path, likes_length)
+def go(go: Go) -> Go:
+    """With that monitor."""
+    return partial(go, likes_length)
 
 
 def weights(folder: Path) -> dict[str, bytes]:

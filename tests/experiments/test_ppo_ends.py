@@ -4,30 +4,21 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from broken_rollouts import shift_old_logprobs
 from launching import read_metrics, words
-from ppo_in_process import PLAIN, train_small
+from ppo_in_process import PLAIN, Go, train_small
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.apps.games.prisoners import PrisonersDilemma
 from lmgym.environments.protocol import Observation, StepResult, Task
 from lmgym.errors import InputError, RunStopped
 from ppo.task_setups import TaskSetup, text_with_function
-
-Go = Callable[..., Path]
-
-
-@pytest.fixture
-def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
-    """Trains with some settings changed: the folder."""
-    return partial(train_small, talkative_models["gpt2"], chats_file, tmp_path)
 
 
 def test_a_collapse_ends_at_the_last_checkpoint_whose_own_replies_were_within_bounds(go: Go, capsys) -> None:

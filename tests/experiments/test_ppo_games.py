@@ -3,12 +3,10 @@
 import json
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
 
 import pytest
 from launching import read_metrics, words
-from ppo_in_process import train_small
+from ppo_in_process import Go
 
 from lmgym.environments.named import load_environment
 from lmgym.environments.protocol import POLICY, Observation, StepResult
@@ -19,15 +17,7 @@ from ppo.config import RolloutConfig
 from ppo.named_environments import environment_episodes, split_tasks
 from ppo.task_setups import TaskSetup
 
-Go = Callable[..., Path]
-
 NAMED = {"prepare": environment_episodes, "prompts": RolloutConfig().prompts}
-
-
-@pytest.fixture
-def go(talkative_models: dict[str, Path], chats_file: Path, tmp_path: Path) -> Go:
-    """Trains with some settings changed: the folder."""
-    return partial(train_small, talkative_models["gpt2"], chats_file, tmp_path)
 
 
 class Fragile:
@@ -88,8 +78,6 @@ def test_a_game_of_the_ladder_is_trained_on_by_its_name_with_its_reference_lines
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"environment": "games:shops"}, "has no 'shops'; did you mean shop?"),
-        ({"environment": "shop"}, "'shop' is no environment; needed: FILE.py:CLASS, or one of arithmetic"),
         ({"environment": None}, "there is no environment; needed: --environment SCHEME:NAME"),
         ({"prompts": "a.jsonl"}, "has tasks of its own, beside --prompts 'a.jsonl'; needed: one of them"),
         ({"eval_size": 0.5}, "eval_size=0.5; needed: a number of episodes"),

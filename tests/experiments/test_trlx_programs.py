@@ -126,8 +126,6 @@ def test_samples_without_rewards_are_sft(config: TRLConfig, tmp_path, capfd) -> 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"samples": PROMPTS, "rewards": [1.0] * 4}, "rewards= was given: ILQL, offline training on rewards"),
-        ({"dataset": (PROMPTS, [1.0] * 4)}, "dataset= was given: ILQL"),
         ({"reward_fn": None}, "PPO without reward_fn; needed: train"),
         ({"prompts": "what a"}, "prompts is 'what a'; needed: a list of prompts"),
         ({"prompts": ["a", 3]}, r"prompts\[1\] has the prompt 3; needed: a text, or a dict"),

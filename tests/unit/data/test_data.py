@@ -1,6 +1,5 @@
 """Preference pairs: one meaning for every accepted format, a reason for every row left out, splits without leaks."""
 
-import json
 import math
 import random
 from dataclasses import replace
@@ -8,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lmgym.config import ColumnConfig, ModelConfig, OptimizerConfig, RowsConfig
+from lmgym.config import ModelConfig, OptimizerConfig, RowsConfig
 from lmgym.data.pairs import Pair, validate
-from lmgym.data.records import Record, read_records
-from lmgym.data.rejections import HELD_OUT, Rejection, write_rejections
+from lmgym.data.records import Record
+from lmgym.data.rejections import Rejection
 from lmgym.data.rows import fingerprint
-from lmgym.data.splitting import split_by_unit, without_units
+from lmgym.data.splitting import split_by_unit
 from lmgym.errors import InputError
 from lmgym.models.loading import load_tokenizer
 from lmgym.text import Conversation, Turn
@@ -93,10 +92,7 @@ def test_a_persona_and_a_margin_are_kept() -> None:
     ("fields", "field", "found"),
     [
         ({"prompt": "q", "chosen": None, "rejected": "b"}, "chosen", "null"),
-        ({"prompt": "q", "chosen": "a", "rejected": None}, "rejected", "null"),
-        ({"prompt": "q", "rejected": "b"}, "chosen", "missing"),
         ({"prompt": "q", "chosen": "a"}, "rejected", "missing"),
-        ({"prompt": "q", "chosen": "", "rejected": "b"}, "chosen", "empty"),
         ({"prompt": "q", "chosen": "a", "rejected": []}, "rejected", "empty"),
         ({"prompt": "q", "chosen": " \n", "rejected": "b"}, "chosen", "an empty reply"),
         ({"prompt": "q", "chosen": [bot("a")], "rejected": [bot("")]}, "rejected", "an empty reply"),
@@ -147,57 +143,6 @@ def test_a_duplicate_and_a_conflicting_duplicate_name_the_first_line() -> None:
         (2, "(row)", "duplicate of line 1"),
         (3, "(row)", "conflicting duplicate: line 1 prefers the other reply"),
     ]
-
-
-def test_a_line_that_is_no_json_is_a_rejection_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('{"prompt": "q", "chosen": "a", "rejected": "b"}\n{"prompt": \n')
-    _, (rejection,) = validate(read_records(str(path)))
-    assert (rejection.file, rejection.line, rejection.field) == (str(path), 2, "(row)")
-    assert "not JSON" in rejection.found
-
-
-def test_nothing_is_lost_whatever_the_rows_hold() -> None:
-    rng = random.Random(0)
-    values = [None, "", "a", " a", "b", 3, [], {}, [bot("a")], [user("q"), bot("b")], [user("q"), bot("c")],
-              "\n\nHuman: q\n\nAssistant: a", "\n\nHuman: q\n\nAssistant: b",
-              [{"role": "x"}], [None], math.nan]  # fmt: skip
-    names = ("prompt", "chosen", "rejected", "margin")
-    records = [GOOD]
-    for line in range(2000):
-        row = {name: rng.choice(values) for name in names if rng.random() < (0.3 if name == "margin" else 0.9)}
-        records.append(record(line, **row))
-    forms = ColumnConfig(prompt_format="transcript", reply_format="transcript")
-    pairs, rejections = validate(records, columns=forms)
-    assert len(pairs) + len(rejections) == len(records)
-    assert sorted([p.line for p in pairs] + [r.line for r in rejections]) == sorted(r.line for r in records)
-    assert len(pairs) > 5
-    assert all(r.found and r.field for r in rejections)
-
-
-def test_missing_columns_are_named_beside_those_found() -> None:
-    with pytest.raises(
-        InputError, match="holds no pairs: found the columns better, question, worse; needed: chosen and rejected"
-    ):
-        validate([record(question="q", better="a", worse="b")])
-    with pytest.raises(InputError, match="holds no pairs: found the columns chosen, prompt;"):
-        validate([record(prompt="q", chosen="a")])
-    with pytest.raises(InputError, match="empty: found 0 rows"):
-        validate([])
-
-
-def test_rejections_are_written_as_one_object_a_line(tmp_path: Path) -> None:
-    write_rejections(tmp_path / "r.jsonl", [Rejection("a.jsonl", 3, "chosen", "ünï\n"), Rejection("b", 1, "x", "y")])
-    lines = (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()
-    assert json.loads(lines[0]) == {
-        "file": "a.jsonl",
-        "line": 3,
-        "field": "chosen",
-        "found": "ünï\n",
-        "reason": "unusable",
-        "needed": 0,
-    }
-    assert len(lines) == 2
 
 
 def pair(prompt: str, chosen: str = "a", rejected: str = "b") -> Pair:
@@ -262,22 +207,9 @@ def test_a_split_larger_than_the_data_is_refused_with_figures(eval_size: float, 
         split_by_unit(many_pairs(100), eval_size, 0)
 
 
-def test_a_single_row_cannot_be_split_by_any_share() -> None:
-    with pytest.raises(InputError, match="asks for 3 of 1 pairs; needed: more of them, or 0"):
-        split_by_unit(many_pairs(1, 1), 3, 0)
-
-
 def test_one_prompt_alone_cannot_be_split() -> None:
     with pytest.raises(InputError, match=r"1 prompt.*--eval_dataset"):
         split_by_unit(many_pairs(1, 10), 0.1, 0)
-
-
-def test_pairs_whose_prompt_is_held_out_are_left_out_of_training_and_recorded() -> None:
-    leak = replace(pair("Prompt  3"), file="train.jsonl", line=9)
-    rows = [leak, pair("new")]
-    kept, leaks = without_units(rows, [p.prompt_key for p in rows], [p.prompt_key for p in many_pairs(5)])
-    assert kept == [pair("new")]
-    assert leaks == [Rejection("train.jsonl", 9, "prompt", "is in the evaluation set too", HELD_OUT)]
 
 
 @pytest.fixture
@@ -299,10 +231,12 @@ def test_tokenised_pairs_keep_margin_prompt_and_reply_lengths(tokenizer) -> None
 
 
 def test_truncated_pairs_are_counted_and_those_that_cannot_fit_are_recorded(tokenizer) -> None:
-    long = replace(pair("short", "ok", "soup " * 60), file="p.jsonl", line=5)
-    examples, rejections = tokenize_pairs([pair("soup " * 60), pair("short"), long], tokenizer, 32)
+    pairs = (pair("soup " * 60), pair("short", "ok", "soup " * 60), pair("short"))
+    pairs = [replace(one, file="d/p.jsonl", line=line) for one, line in zip(pairs, (3, 5, 7), strict=True)]
+    examples, rejections = tokenize_pairs(pairs, tokenizer, 32)
     assert [e.replies.truncated for e in examples] == [True, False]
-    assert [(r.file, r.line, r.field) for r in rejections] == [("p.jsonl", 5, "rejected")]
+    assert [e.origin for e in examples] == ["p.jsonl:3", "p.jsonl:7"]
+    assert [(r.file, r.line, r.field) for r in rejections] == [("d/p.jsonl", 5, "rejected")]
     assert "max_length=32" in rejections[0].found
     assert all(len(e.replies.prefix + suffix) <= 32 for e in examples for suffix in e.replies.suffixes)
 
@@ -363,25 +297,3 @@ def test_the_fingerprint_changes_with_any_pair_or_its_side() -> None:
         fingerprint([replace(pairs[0], chosen="b", rejected="a"), *pairs[1:4]], pairs[4:]),
     ]
     assert len({base, *others}) == 5
-
-
-def test_an_example_names_its_row_even_after_rows_that_do_not_fit(small_models):
-    from lmgym.models.loading import load_tokenizer
-
-    conversation = Conversation((Turn("user", "hello"),))
-    long, short = "word " * 60, "fine"
-    pairs = [Pair(conversation, reply, "ok", file="d/pairs.jsonl", line=n) for n, reply in ((1, long), (2, short))]
-    examples, rejections = tokenize_pairs(pairs, load_tokenizer(str(small_models["gpt2"])), max_length=32)
-    assert [example.origin for example in examples] == ["pairs.jsonl:2"]
-    assert [rejection.line for rejection in rejections] == [1]
-
-
-def test_a_prompt_beside_whole_conversations_gives_the_last_reply():
-    ask = {"role": "user", "content": "hello"}
-    row = {
-        "prompt": "hello",
-        "chosen": [ask, {"role": "assistant", "content": "hi"}],
-        "rejected": [ask, {"role": "assistant", "content": "go"}],
-    }
-    (pair,), _ = validate([Record("f", 1, row)])
-    assert (pair.conversation.turns, pair.chosen, pair.rejected) == ((Turn("user", "hello"),), "hi", "go")

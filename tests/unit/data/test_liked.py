@@ -7,7 +7,7 @@ import pytest
 from lmgym.config import ColumnConfig
 from lmgym.data.labels import label_of, liked
 from lmgym.data.records import Record
-from lmgym.data.rejections import RowError
+from lmgym.data.rejections import RowError, tally
 from lmgym.errors import InputError
 from preferences.thumbs import validate as validate_thumbs
 from sft.conversations import validate_chats
@@ -42,6 +42,8 @@ def test_sft_leaves_out_just_what_kto_dislikes(name: str) -> None:
     assert [one.line for one in rejections] == [thumb.line for thumb in thumbs if not thumb.liked]
     assert {one.reason for one in rejections} == {"with a label that is false"}
     assert rejections[0].found.endswith("which says that the reply was disliked; needed: a reply to learn from")
+    counted = tally(rejections, len(labels))  # they are no sign of bad data
+    assert (counted.total, "with a label that is false" in counted.line) == (0, True)
 
 
 def test_a_topic_that_is_called_label_is_not_read_and_says_so() -> None:

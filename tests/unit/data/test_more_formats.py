@@ -14,14 +14,13 @@ from chat_texts import character_tokenizer
 
 from lmgym.cli import score
 from lmgym.config import ColumnConfig
-from lmgym.data.formats import advice, renamed
+from lmgym.data.formats import renamed
 from lmgym.data.pairs import read_pair, validate
 from lmgym.data.prompts import FORMS, read_prompts
 from lmgym.data.reading import interpret
 from lmgym.data.records import Record, read_records
 from lmgym.data.rejections import Rejection
 from lmgym.data.rows import read_rows
-from lmgym.data.task_data import special_token_notes
 from lmgym.errors import InputError
 from lmgym.text import Conversation, Turn, words_of
 from ppo.config import RolloutConfig
@@ -85,7 +84,6 @@ def answered(name: str, row: dict[str, Any], *texts: str, persona: str = "", **m
     return Case(name, row, replace(whole, turns=whole.turns[:-1]), (whole, (len(texts) - 1,)), **more)
 
 
-HEIGHT = "How tall is the Eiffel Tower?"
 PASSAGE = "The Eiffel Tower is 330 metres tall."
 SHP = {
     "post_id": "iknz5h", "domain": "askculinary_train", "history": "Why does my bread sink?", "c_root_id_A": "g3lmcpv",
@@ -137,12 +135,13 @@ ONE_REPLY = [
     ),
     answered("prompt and response", {"prompt": "Hi", "response": "Hello!"}, "Hi", "Hello!"),
     answered("ChatGLM", {"prompt": "And 3?", "response": "6", "history": [["2+2?", "4"]]}, "2+2?", "4", "And 3?", "6"),
-    answered("Alpaca", {"instruction": "Translate.", "input": "the cat", "output": "le chat"},
-             "Translate.\n\nthe cat", "le chat"),
-    answered("Alpaca with a system message", {"instruction": "Hi", "input": "", "output": "Arr!",
-             "system": "A pirate."}, "Hi", "Arr!", persona="A pirate."),
-    answered("COIG", {"instruction": "写一句话。", "input": "", "output": "春天来了。", "domain": ["生活"],
-             "answer_from": "human"}, "写一句话。", "春天来了。", unread=("domain (1)", "answer_from (1)")),
+    answered("Alpaca", {"instruction": "Translate.", "input": "the cat", "output": "le chat",
+             "text": "Below is an instruction. ### Response: le chat"}, "Translate.\n\nthe cat", "le chat",
+             unread=("text (1)",)),
+    answered("Alpaca with a system message and a history", {"instruction": " And 3? ", "input": "", "output": "6",
+             "system": "Count.", "history": [["2+2?", "4"]]}, "2+2?", "4", "And 3?", "6", persona="Count."),
+    answered("Alpaca, an instruction like a transcript", {"instruction": "Quote:\nUser: hi\nBot: ho", "input": None,
+             "output": "ok"}, "Quote:\nUser: hi\nBot: ho", "ok"),
     answered("Dolly without a passage", {"instruction": "Name a sea.", "context": "", "response": "The Baltic.",
              "category": "open_qa"}, "Name a sea.", "The Baltic.", unread=("category (1)",)),
     answered("self-instruct", {"id": "seed_task_1", "instruction": "Negate.", "is_classification": False,
@@ -166,14 +165,13 @@ CHATS = [
     answered("parts of content, and a system column as Anthropic's", {"system": "Be kind.", "messages": [
         user([{"type": "text", "text": "Hi"}]), bot([{"type": "text", "text": "Yo."}])]},  # type: ignore[arg-type]
         "Hi", "Yo.", persona="Be kind."),
-    answered("CSV, with JSON of messages", {"messages": json.dumps([user("Hi"), bot("Yo.")])}, "Hi", "Yo."),
     answered("CSV, as Python writes it", {"conversations": str([user("Hi"), bot("Yo.")])}, "Hi", "Yo."),
     answered("ShareGPT", {"id": "x_0", "system": "A friend.", "tools": "", "conversations": [
         {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo."}]}, "Hi", "Yo.", persona="A friend.",
         unread=("id (1)",)),
-    Case("FastChat, two turns", {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"},
-         {"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]}, talk("a", "b", "c"),
-         (talk("a", "b", "c", "d"), (1, 3))),
+    Case("FastChat, two turns", {"conversations": [{"from": "system", "value": "A friend."},
+         {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "user", "value": "c"}, bot("d")]},
+         talk("a", "b", "c", persona="A friend."), (talk("a", "b", "c", "d", persona="A friend."), (1, 3))),
     Case("calls in messages, as LLaMA-Factory takes them", {"messages": [{"from": "human", "value": "Oslo?"},
          {"from": "function_call", "value": '{"name": "weather", "arguments": {}}'},
          {"from": "observation", "value": "rain"}, {"from": "gpt", "value": "It rains."}], "tools": TOOLS}, CALLED,
@@ -191,10 +189,6 @@ CHATS = [
         (talk("a", "b", "c", "d"), (1, 3)), unread=("conversation_id (1)", "category (1)")),
     answered("LMSYS chat", {"conversation_id": "33f0", "model": "vicuna", "conversation": [user("Hi"), bot("Yo.")]},
              "Hi", "Yo.", unread=("conversation_id (1)", "model (1)")),
-    Case("OpenAI, weight 0", {"messages": [user("a"), bot("b", weight=0), user("c"), bot("d", weight=1)]},
-         talk("a", "b", "c"), (talk("a", "b", "c", "d"), (3,))),
-    Case("train false", {"messages": [user("a"), bot("b", train=False), user("c"), bot("d")]},
-         talk("a", "b", "c"), (talk("a", "b", "c", "d"), (3,))),
     Case("OpenAI functions", {"messages": [user("Oslo?"), bot("It rains.")], "functions": [WEATHER]},
          talk("Oslo?", tools=TOOLS), (talk("Oslo?", "It rains.", tools=TOOLS), (1,))),
     answered("logs", {"input_text": "User: Hi\nBot:", "output_text": "Yo.", "user_id": 7}, "Hi", "Yo.",
@@ -245,7 +239,8 @@ PAIRS = [
     two("Orca", {"system": "Be brief.", "question": "Hi", "chosen": "Yo.", "rejected": "No."},
         talk("Hi", persona="Be brief."), "Yo.", "No."),
     two("distilabel", {"input": "Hi", "chosen": "Yo.", "rejected": "No."}, "Hi", "Yo.", "No."),
-    two("Alpaca, LLaMA-Factory", {"instruction": "Greet.", "input": "Ann", "chosen": "Hi Ann", "rejected": "No."},
+    two("Alpaca, LLaMA-Factory", {"instruction": "Greet.", "input": "Ann", "output": None, "chosen": "Hi Ann",
+        "rejected": "No."},
         "Greet.\n\nAnn", "Hi Ann", "No."),
     two("ShareGPT, LLaMA-Factory", {"conversations": [{"from": "human", "value": "Hi"}],
         "chosen": {"from": "gpt", "value": "Yo."}, "rejected": {"from": "gpt", "value": "No."}}, "Hi", "Yo.", "No."),
@@ -265,8 +260,6 @@ PAIRS = [
         "safer_response_id": 1, "is_response_0_safe": True}, "Hi", "Yo.", "No.",
         unread=("safer_response_id (1)", "is_response_0_safe (1)")),
     two("answers a and b", {"question": "Hi", "answer_a": "No.", "answer_b": "Yo.", "winner": "B"}, "Hi", "Yo.", "No."),
-    two("responses a and b", {"prompt": "Hi", "response_a": "Yo.", "response_b": "No.", "preference": "response_a"},
-        "Hi", "Yo.", "No."),
     two("Chatbot Arena", ARENA, "Name a prime.", "Seven.", "Nine.",
         unread=("question_id (1)", "model_a (1)", "model_b (1)", "judge (1)", "turn (1)", "language (1)")),
     two("SHP", SHP, "Why does my bread sink?", "Proof it for less long.", "Too much water.",
@@ -291,8 +284,14 @@ RANKINGS = [
     Case("our rankings", {"prompt": "Hi", "replies": ["Yo.", "No.", "Hm."], "ranks": [1, 3, 2]}, talk("Hi"),
          pair=("Yo.", "No."), group=(("Yo.", "No.", "Hm."), (1, 3, 2))),
     Case("UltraFeedback", {"source": "evol", "instruction": "Hi", "models": ["a", "b"], "completions": [
-         {"response": "No.", "overall_score": 2.5}, {"response": "Yo.", "overall_score": 8}]}, talk("Hi"),
-         pair=("Yo.", "No."), group=(("No.", "Yo."), (2, 1)), unread=("source (1)", "models (1)")),
+         {"response": "Hm.", "overall_score": 7.5}, {"response": "No.", "overall_score": 2},
+         {"response": "Yo.", "overall_score": 8}, {"response": "So?", "overall_score": 7.5}]}, talk("Hi"),
+         pair=("Yo.", "No."), group=(("Hm.", "No.", "Yo.", "So?"), (2, 3, 1, 2)),
+         unread=("source (1)", "models (1)")),
+    Case("UltraFeedback, scores of aspects", {"instruction": "Hi", "completions": [
+         {"response": "No.", "overall_score": 9, "fine-grained_score": 1.25},
+         {"response": "Yo.", "overall_score": None, "fine-grained_score": 4.5}]}, talk("Hi"),
+         pair=("Yo.", "No."), group=(("No.", "Yo."), (2, 1))),
     Case("RewardBench 2", {"id": "1", "prompt": "Hi", "chosen": ["Yo."], "rejected": ["No.", "Hm.", "So?"],
          "num_correct": 1}, talk("Hi"), pair=("Yo.", "No."), group=(("Yo.", "No.", "Hm.", "So?"), (1, 2, 2, 2)),
          unread=("id (1)", "num_correct (1)")),
@@ -478,7 +477,6 @@ def refusal(read: Read, *rows: dict[str, Any], **settings: Any) -> str:
     return f"{rejections[-1].field}: {rejections[-1].found}"
 
 
-BARE = [user("Hi"), bot("Yo.")]
 CODE = {"instruction": "Sort.", "input": "[2, 1]", "output": "[1, 2]", "prompt": "Below is... ### Output: [1, 2]"}
 STAGES = (validate, validate_chats, validate_chosen, validate_groups, thumbs.validate)
 
@@ -512,12 +510,69 @@ TWO_WAYS: list[tuple[Read, dict[str, Any], str]] = [
     (validate, {"prompt": {"text": "a", "role": "prompter", "replies": []}}, "holds no pairs"),
     (validate, {"prompt": "a", "answers": [{"answer": "b", "rank": 1}, {"answer": None, "rank": 2}]},
      "answers: None; needed: text"),
+    (validate_chats, {"instruction": "", "output": "a"}, "instruction: missing or empty"),
+    (validate_chats, {"instruction": "q", "input": ["x"], "output": "a"}, "input: a list of 1 item"),
+    (validate_chats, {"instruction": "q", "output": " "}, "output: an empty output"),
+    (validate_chats, {"conversations": [user("a"), {"from": "pet", "value": "b"}]}, "conversations: message 2 has the "
+     "role 'pet'"),
+    (validate_chats, {"conversations": [user("a"), {"from": "function_call", "value": "{"}]}, "not JSON"),
+    (validate_chats, {"conversations": [user("a"), bot("b")], "tools": "x"}, "tools: 'x'; needed: a list of"),
+    (validate, {"instruction": "q", "completions": [{"response": "a", "overall_score": 1}]}, "1 of them; needed: at"),
+    (validate, {"instruction": "q", "completions": [{"response": "a", "overall_score": 1}, {"response": "b"}]},
+     "completions: a completion without a score; needed: a number as overall_score or fine-grained_score of each"),
+    (validate, {"instruction": "q", "completions": [{"response": None}]}, "1 has no response"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("read", "row", "found"), TWO_WAYS, ids=[found[:40] for _, _, found in TWO_WAYS])
 def test_a_row_that_might_be_read_in_two_ways_or_none_is_refused_with_words(read: Read, row, found: str) -> None:
     assert found in refusal(read, row)
+
+
+def test_a_file_of_unknown_columns_is_refused_with_those_found_and_the_formats_that_are_known(tmp_path: Path) -> None:
+    row = {"good": "a", "bad": "b"}
+    for reader, noun, needed in (
+        (validate, "pairs", "chosen and rejected, .*UltraFeedback's instruction and completions"),
+        (validate_groups, "groups", "prompt, replies .*UltraFeedback's instruction and completions"),
+        (validate_chats, "conversations", "messages; or prompt and completion; .*; or another format of docs/"),
+    ):
+        with pytest.raises(
+            InputError, match=f"rows.jsonl holds no {noun}: found the columns bad, good; needed: {needed}"
+        ):
+            reader(records(row))
+    with pytest.raises(InputError, match="holds no prompts: found the columns bad, good; needed: one of prompt"):
+        prompts_of(tmp_path, row)
+    with pytest.raises(InputError, match=r"^b\.jsonl holds no pairs: found the columns bad, good"):
+        validate(records({"prompt": "q", "chosen": "a", "rejected": "b"}), records(row, file="b.jsonl"))
+
+
+def test_chosen_and_rejected_chats_repeat_a_prompt_whatever_it_looks_like(tmp_path: Path) -> None:
+    text = "Quote:\nUser: hi\nBot: ho"
+    sides = {"chosen": [user(text), bot("a")], "rejected": [user(text), bot("b")]}
+    row = {"prompt": text, **sides, "messages": sides["chosen"], "score_chosen": 8.0}
+    [pair], rejections = validate(records(row))
+    assert (pair.conversation, pair.chosen, pair.rejected, rejections) == (talk(text), "a", "b", [])
+    [chat], _ = validate_chats(records(row))
+    assert prompts_of(tmp_path, row)[0][0]["prompt"] == pair.conversation == chat.prompt
+    system = {"role": "system", "content": "s"}
+    row = {"prompt": text, **{side: [system, *messages] for side, messages in sides.items()}}
+    assert validate(records(row))[0][0].conversation == talk(text, persona="s")
+
+
+def test_rows_read_from_parquet_are_those_read_from_json(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    completions = [
+        {"response": "a", "overall_score": 1, "fine-grained_score": 1.0},
+        {"response": "b", "overall_score": 2},
+    ]
+    rows = [{"instruction": f"sea {i}", "completions": completions} for i in range(3)]
+    Dataset.from_list(rows).to_parquet(str(tmp_path / "a.parquet"))
+    of_parquet, of_json = (validate(found)[0] for found in (read_records(str(tmp_path / "a.parquet")), records(*rows)))
+    assert [(pair.conversation, pair.answers) for pair in of_parquet] == [
+        (pair.conversation, pair.answers) for pair in of_json
+    ]
+    assert len(of_json) == 3
 
 
 TIES = [
@@ -539,12 +594,6 @@ def test_a_tie_is_rejected_as_tied_and_is_a_prompt_all_the_same(row: dict[str, A
     assert rejection.field in row
     [task], _ = prompts_of(tmp_path, row)
     assert task["prompt"] == talk("a")
-
-
-def test_a_tie_of_whole_conversations_is_rejected() -> None:
-    for winner in ("tie", "tie (bothbad)", "both_bad"):
-        found = refusal(validate, ARENA, {**ARENA, "winner": winner})
-        assert found == "winner: a tie; needed: one reply that is better than the other"
 
 
 @pytest.mark.parametrize(
@@ -633,19 +682,14 @@ def test_two_columns_that_may_be_the_reply_are_no_hindrance_to_ppo(tmp_path: Pat
     assert task == {"prompt": talk("2+2?"), **row}
 
 
-def test_advice_says_what_to_do_where_the_reply_is_not_clear() -> None:
+def test_the_refusal_of_rows_whose_reply_is_not_clear_says_what_to_do() -> None:
     both = {"prompt": "2+2?", "solution": "2+2=4", "answer": "4"}
-    assert advice(records(both)) == "; either answer, solution may be the reply: --reply_column says which"
-    keep = "keep the good ones by their helpfulness, and add --reply_column response"
-    assert advice(records(HELPSTEER)) == f"; these replies are good and bad ones: {keep}"
-    assert (
-        advice(records({"prompt": "2+2?"})) == advice(records({"prompt": "a", "completion": "b", "answer": "c"})) == ""
+    assert refusal(validate_chats, both).endswith(
+        "; either answer, solution may be the reply: --reply_column says which"
     )
-
-
-@pytest.mark.parametrize("row", [{"prompt": "2+2?", "solution": "2+2=4", "answer": "4"}, HELPSTEER])
-def test_the_refusal_of_rows_whose_reply_is_not_clear_says_what_to_do(row: dict[str, Any]) -> None:
-    assert refusal(validate_chats, row).endswith(advice(records(row)))
+    keep = "keep the good ones by their helpfulness, and add --reply_column response"
+    assert refusal(validate_chats, HELPSTEER).endswith(f"; these replies are good and bad ones: {keep}")
+    assert "may be the reply" not in refusal(validate_chats, {"prompt": "2+2?"})
 
 
 KNOWN = sorted({name for case in CASES for name in case.row} | {"mask", "instances", "segments", "input_ids"})
@@ -666,6 +710,7 @@ def test_junk_in_known_columns_is_rejected_with_words_and_stops_nothing() -> Non
         assert [str(one) for one in rejections if one.reason == "unreadable"] == []
         assert found
         assert rejections
+        assert len(found) + len(rejections) == len(rows)
     for row in rows[::20]:
         for validating in STAGES:
             read_one(validating, row)  # raises nothing but InputError
@@ -836,12 +881,6 @@ def test_a_thought_that_the_template_removes_is_said_and_not_learned_as_if_it_we
 # one string, several guesses: rows.md, kind 2
 
 
-def test_json_of_messages_in_a_cell_is_messages() -> None:
-    cells = {"chosen": json.dumps([bot("Hello")]), "rejected": json.dumps([bot("Go.")])}
-    [pair], _ = validate(records({"prompt": "Hi", **cells}))
-    assert (pair.conversation, pair.chosen, pair.rejected) == (talk("Hi"), "Hello", "Go.")
-
-
 def test_a_csv_file_with_json_of_messages_is_read_as_messages(tmp_path: Path) -> None:
     with (tmp_path / "a.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["prompt", "chosen", "rejected"])
@@ -855,12 +894,6 @@ def test_a_csv_file_with_json_of_messages_is_read_as_messages(tmp_path: Path) ->
     assert [(pair.conversation, pair.chosen) for pair in pairs] == [(talk(f"q {i}"), f"yes {i}") for i in range(3)]
     forms = ", ".join(f"{name} (JSON of messages)" for name in ("prompt", "chosen", "rejected"))
     assert notes == [f"a.csv: 3 rows; read: {forms}"]
-
-
-def test_marks_before_a_reply_are_no_part_of_it() -> None:
-    sides = {"chosen": "\n\nAssistant: Hello!", "rejected": "\n\nAssistant: Go."}
-    [pair], _ = validate(records({"prompt": "Hi", **sides}))
-    assert (pair.conversation, pair.chosen, pair.rejected) == (talk("Hi"), "Hello!", "Go.")
 
 
 LOG = "Explain this log:\nUser: alice logged in\nUser: bob logged out"
@@ -894,14 +927,6 @@ def test_text_that_a_template_has_rendered_is_refused_unless_a_flag_calls_it_tex
     assert pair.conversation == talk(text.strip())
     with pytest.raises(InputError, match="which would be rendered again"):
         prompts_of(tmp_path, {"prompt": text})
-
-
-def test_special_tokens_within_texts_are_counted(tokenizers) -> None:
-    end = tokenizers["gpt2"].eos_token
-    rows = [{"messages": [user(f"What is {end}?"), bot("An end.")]}, {"messages": [user("a"), bot("b")]}]
-    chats, _ = validate_chats(records(*rows))
-    [note] = special_token_notes(tokenizers["gpt2"], chats)
-    assert note == f"1 rows hold special tokens in their texts, such as {end}: the model reads them as such"
 
 
 HH = "\n\nHuman: {}\n\nAssistant:"
@@ -974,69 +999,6 @@ def test_empty_arguments_are_arguments_and_a_null_in_json_is_kept(given: Any, re
 
 
 # rows and files that were not read at all
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.jsonl", f"{json.dumps(BARE)}\n{json.dumps([user('Ho'), bot('Hm.')])}\n"),
-        ("a.json", json.dumps([BARE, [user("Ho"), bot("Hm.")]])),
-        ("b.json", json.dumps([BARE, [{"from": "human", "value": "Ho"}, {"from": "gpt", "value": "Hm."}]], indent=1)),
-    ],
-)
-def test_bare_lists_of_messages_are_conversations(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    chats, rejections = validate_chats(read_records(str(tmp_path / name)))
-    assert [str(rejection) for rejection in rejections] == []
-    assert [chat.conversation for chat in chats] == [talk("Hi", "Yo."), talk("Ho", "Hm.")]
-
-
-def test_a_single_line_with_a_list_of_messages_is_a_conversation(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps(BARE) + "\n")
-    chats, _ = validate_chats(read_records(str(tmp_path / "a.jsonl")))
-    assert [chat.conversation for chat in chats] == [talk("Hi", "Yo.")]
-
-
-def test_a_pretty_printed_object_and_an_object_of_lists_are_rows(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"instruction": "Hi", "input": "", "output": "Yo."}, indent=2))
-    (tmp_path / "b.json").write_text(json.dumps({"question": ["Hi", "Ho"], "answer": ["Yo.", "Hm."]}, indent=2))
-    read = {name: validate_chats(read_records(str(tmp_path / name)))[0] for name in ("a.json", "b.json")}
-    assert [chat.conversation for chat in read["a.json"]] == [talk("Hi", "Yo.")]
-    assert [chat.conversation for chat in read["b.json"]] == [talk("Hi", "Yo."), talk("Ho", "Hm.")]
-
-
-def test_saved_data_sets_and_a_snapshot_of_the_hub_are_read_with_their_splits(tmp_path: Path) -> None:
-    from datasets import Dataset, DatasetDict
-
-    rows = {split: Dataset.from_list([{"query": f"{split} {i}", "response": "a"} for i in range(3)])
-            for split in ("train", "test")}  # fmt: skip
-    rows["train"].save_to_disk(str(tmp_path / "one"))
-    DatasetDict(rows).save_to_disk(str(tmp_path / "both"))
-    (tmp_path / "hub/data").mkdir(parents=True)
-    (tmp_path / "hub/README.md").write_text("# Data\n")
-    for split, table in rows.items():
-        table.to_parquet(str(tmp_path / f"hub/data/{split}-00000-of-00001.parquet"))
-    for folder in ("one", "both", "hub"):
-        chats, _ = validate_chats(read_records(str(tmp_path / folder), "train"))
-        assert [chat.conversation for chat in chats] == [talk(f"train {i}", "a") for i in range(3)]
-    for folder in ("both", "hub"):
-        chats, _ = validate_chats(read_records(str(tmp_path / folder), "test"))
-        assert [chat.prompt for chat in chats] == [talk(f"test {i}") for i in range(3)]
-
-
-def test_gsm8ks_answer_reaches_the_reward_which_reads_the_number_behind_its_marks(tmp_path: Path) -> None:
-    pytest.importorskip("math_verify", reason="needs math-verify: pip install 'lmgym[maths]'")
-    from lmgym.scoring.maths import answer_faults, correct
-
-    rows = [{"question": "48/2?", "answer": "48/2 = <<48/2=24>>24.\n#### 24"},
-            {"question": "2000+125?", "answer": "They add up.\n#### 2,125"}]  # fmt: skip
-    tasks, _ = prompts_of(tmp_path, *rows)
-    assert [task["prompt"] for task in tasks] == [talk("48/2?"), talk("2000+125?")]
-    assert answer_faults(tasks) == [None, None]
-    answers = [task["answer"] for task in tasks]
-    assert correct(["So 24.", "2125"], answers) == [1, 1]
-    assert correct(["It is 48.\n#### 24", "#### 2,125"], answers) == [1, 1]
-    assert correct(["48", "125"], answers) == [0, 0]
 
 
 def test_two_turns_of_the_bot_in_a_row_are_rejected_with_words() -> None:
@@ -1119,31 +1081,6 @@ def raw(record: Record) -> dict[str, Any]:
     return dict(record.row or record.fields)
 
 
-def test_real_trees_of_open_assistant_are_groups_and_pairs() -> None:
-    rows = real_rows("oasst-100-trees/rankings.jsonl.gz")
-    notes: list[str] = []
-    groups, rejections = validate_groups(rows, notes=notes)
-    assert (len(groups), rejections) == (212, [])
-    assert notes == ["rankings.jsonl.gz: 212 rows; read: prompt, replies, ranks; not read: emojis (212), tree (212)"]
-    first = raw(rows[0])
-    assert groups[0].replies == tuple(reply.strip() for reply in first["replies"])
-    assert min(groups[0].ranks) == 1
-    pairs, faults = validate(rows)
-    assert len(pairs) + len(faults) == 212
-    assert pairs[0].chosen == groups[0].replies[groups[0].ranks.index(1)]
-
-
-def test_real_rows_of_rm_bench_are_groups_of_three_good_and_three_bad_replies() -> None:
-    rows = real_rows("rm-bench/three_by_three.jsonl.gz")
-    groups, rejections = validate_groups(rows)
-    assert len(groups) + len(rejections) == 286
-    assert len(groups) > 270
-    for group, record in zip(groups, rows, strict=False):
-        if group.line == record.line:
-            assert group.ranks == (1, 1, 1, 2, 2, 2)
-            assert group.replies == tuple(map(str.strip, [*raw(record)["chosen"], *raw(record)["rejected"]]))
-
-
 @pytest.mark.parametrize(
     ("name", "unread"),
     [
@@ -1191,10 +1128,3 @@ def test_a_few_messages_among_plain_texts_are_rejected_and_never_learned_as_text
         chats, [rejection] = validate_chats(records(*rows))
         assert len(chats) == 29
         assert rejection.found.startswith("messages in a column of plain text: '[{")
-
-
-@pytest.mark.parametrize("name", ["BOT", "Bot", "bot", "ASSISTANT", "Ai"])
-def test_the_marks_of_a_transcript_are_read_in_any_capitals(name: str) -> None:
-    user = "USER" if name.isupper() else "User"
-    rows = [{"text": f"{user}: question {i}\n{name}: yes {i}"} for i in range(3)]
-    assert validate_chats(records(*rows))[0][0].conversation == talk("question 0", "yes 0")

@@ -39,6 +39,7 @@ def test_a_prompt_is_a_text_or_a_chat_without_its_last_reply_and_keeps_its_colum
         {"prompt": "say it"},
         {"messages": chat, "wanted": 4},
         {"prompt": ""},
+        {"messages": chat[1:]},
     ]
     found = read_prompts(replace(written(tmp_path / "a.jsonl", rows), eval_size=1), 0)
     tasks = [*found.train, *found.evaluation]
@@ -46,7 +47,8 @@ def test_a_prompt_is_a_text_or_a_chat_without_its_last_reply_and_keeps_its_colum
     by_turns = {len(task["prompt"].turns): task for task in tasks if task["prompt"].turns[0].text == "hello"}
     assert by_turns[1] == {"prompt": Conversation((Turn("user", "hello"),)), "wanted": 3}
     assert [turn.text for turn in by_turns[3]["prompt"].turns] == ["hello", "hi", "more"]
-    assert [(one.line, one.field) for one in found.rejections] == [(4, "prompt"), (5, "prompt")]
+    assert [(one.line, one.field) for one in found.rejections] == [(4, "prompt"), (5, "prompt"), (6, "messages")]
+    assert "the same prompt as in line 1" in found.rejections[0].found
     texts = read_prompts(written(tmp_path / "b.jsonl", rows), 0, as_text=True)
     assert "say it" in [task["prompt"] for task in [*texts.train, *texts.evaluation]]
 
@@ -79,6 +81,8 @@ def test_prompts_that_are_evaluated_on_are_not_trained_on(tmp_path: Path) -> Non
     assert len(found.train) == 9
     assert [task["prompt"] for task in found.evaluation] == ["say 3", "say 20"]
     assert [(one.line, one.found) for one in found.rejections] == [(4, "is in the evaluation set too")], "counted"
+    with pytest.raises(InputError, match="leaves 0 prompts to train on"):
+        read_prompts(replace(settings, eval_prompts=settings.prompts), 0)
     part = read_prompts(replace(settings, eval_size=4), 0, as_text=True)
     assert (len(part.train), len(part.evaluation)) == (6, 4)
     assert not {task["prompt"] for task in part.train} & {task["prompt"] for task in part.evaluation}

@@ -81,12 +81,6 @@ def test_the_last_suffix_says_what_a_file_is(name: str, tmp_path: Path) -> None:
     assert [record.fields for record in read_records(str(write(tmp_path / name, ROWS)))] == ROWS
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.parquet"])
-def test_messages_come_through_as_lists_of_objects(name: str, tmp_path: Path) -> None:
-    rows = [{"chosen": [{"role": "user", "content": "a"}], "rejected": [{"role": "user", "content": "b"}]}]
-    assert [record.fields for record in read_records(str(write(tmp_path / name, rows)))] == rows
-
-
 def test_a_line_that_is_no_json_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"chosen": "a"}\n\n{"chosen": \n[1]\n{"chosen": "b"}\n')
@@ -94,12 +88,6 @@ def test_a_line_that_is_no_json_is_named_and_the_others_are_read(tmp_path: Path)
     assert [(r.line, r.fields) for r in records] == [(1, {"chosen": "a"}), (3, {}), (4, {}), (5, {"chosen": "b"})]
     assert records[1].fault.found.startswith("not JSON")
     assert records[2].fault.found == "a list of 1 item; needed: an object"
-
-
-def test_a_json_file_may_hold_lines_too(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text('{"chosen": "a"}\n{"chosen": "b"}\n')
-    assert [(r.line, r.fields["chosen"]) for r in read_records(str(path))] == [(1, "a"), (2, "b")]
 
 
 def test_an_empty_csv_cell_is_null_and_a_surplus_cell_is_a_fault(tmp_path: Path) -> None:

@@ -73,9 +73,11 @@ def test_a_rejection_is_one_printable_line_whatever_its_file_and_field_are_calle
 
 
 def test_text_that_utf_8_cannot_hold_is_written_escaped(tmp_path: Path) -> None:
-    write_rejections(tmp_path / "r.jsonl", [Rejection("a\udcff", 1, "\ud800", "ü")])
-    [line] = (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()
-    assert json.loads(line)["field"] == "\ud800"
+    write_rejections(tmp_path / "r.jsonl", [Rejection("a\udcff", 1, "\ud800", "ü\n"), Rejection("b", 2, "x", "y")])
+    first, _ = (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(first) == {
+        "file": "a\udcff", "line": 1, "field": "\ud800", "found": "ü\n", "reason": "unusable", "needed": 0,
+    }  # fmt: skip
 
 
 def test_the_counts_and_the_warning_are_shown_on_a_line_each(capsys: pytest.CaptureFixture) -> None:

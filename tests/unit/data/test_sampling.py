@@ -92,12 +92,6 @@ def test_random_rows_are_as_many_of_every_group_as_the_first_ones() -> None:
         assert Counter(ids[kept].tolist()) == Counter(ids[first_rows(ids.tolist(), limit)].tolist())
 
 
-def test_a_table_of_many_rows_agrees_with_the_loop() -> None:
-    ids = np.random.default_rng(2).zipf(1.3, size=200_000) % 50_000
-    assert limit_per_group(ids, 3).tolist() == first_rows(ids.tolist(), 3)
-    assert limit_per_group(ids, 3, "reverse").tolist() == last_rows(ids.tolist(), 3)
-
-
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64", "uint64", ">i8"])
 def test_integers_of_every_width_are_distinguished_at_both_ends(dtype: str) -> None:
     info = np.iinfo(dtype)

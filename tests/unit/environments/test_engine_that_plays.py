@@ -164,10 +164,6 @@ def test_several_actions_of_several_players_are_a_call_of_each() -> None:
     assert [len(r) for r in (*one.asked, *other.asked)] == [2, 1]
 
 
-def test_sampling_of_a_generator_player_keeps_its_settings() -> None:
-    assert GeneratorPlayer(ScriptedGenerator(["x"])).sampling == Sampling()
-
-
 def test_players_that_differ_by_episode_are_not_trained_either() -> None:
     """An agent that has a player in one episode is the policy in another; a judge is paid before it acts."""
 

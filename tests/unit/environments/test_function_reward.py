@@ -198,18 +198,6 @@ def test_valid_rewards_of_one_attempt_are_kept() -> None:
     assert next(answers, "none left") == "none left"
 
 
-def test_a_function_that_raises_once_is_called_again() -> None:
-    answers = iter([None, [1, 2, 3]])
-
-    def reward_fn(samples, **_):
-        found = next(answers)
-        if found is None:
-            raise ConnectionError("busy")
-        return found
-
-    assert rewards_of(reward_samples(reward_fn)) == [1.0, 2.0, 3.0]
-
-
 def test_a_sample_that_makes_the_function_raise_does_not_lose_the_others() -> None:
     calls = []
 

@@ -252,14 +252,6 @@ def test_a_wrong_number_of_rewards_is_refused() -> None:
         play([Chat(1), Chat(1)], reward_function=Short())
 
 
-def test_a_reward_function_may_stop_the_run() -> None:
-    def stop(sample: Sample) -> SampleReward:
-        raise RunStopped("too many failed", "failed", 1)
-
-    with pytest.raises(RunStopped, match="too many failed"):
-        play([Chat(1)], reward_function=FakeReward(stop))
-
-
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize(
     ("failure", "message"),

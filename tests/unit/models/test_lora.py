@@ -11,8 +11,6 @@ from transformers import AutoModelForCausalLM
 from lmgym.config import ModelConfig, check_shared_settings
 from lmgym.distributed.weights import load_weights, save_weights
 from lmgym.errors import InputError
-from lmgym.generation.local_generation import LocalGenerator
-from lmgym.generation.protocol import Sampling
 from lmgym.models.forward.policies import load_policy, merged_copy, save_policy
 from lmgym.models.loading import load_classifier, load_tokenizer
 from lmgym.models.lora import add_lora
@@ -233,23 +231,6 @@ def test_settings_of_adapters_without_adapters_are_refused(config, setting: dict
     with pytest.raises(InputError, match=rf"^{name}='{setting[name]}'; needed: .*--lora_rank"):
         check_shared_settings(config, ModelConfig(**setting))
     check_shared_settings(config, ModelConfig(lora_rank=2, **setting))
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_policy_samples_with_its_trained_embeddings(tied: bool, tied_llama: Path, small_models) -> None:
-    source = tied_llama if tied else small_models["llama"]
-    tokenizer = load_tokenizer(str(source))
-    model = add_lora(policy_of(source), 2, 4, 0.0, "q_proj", "embed_tokens,lm_head").eval()
-    shake(model)
-    copied = merged_copy(model, model.state_dict())
-    sampling = Sampling(8, seed=3)
-    replies = [
-        LocalGenerator(m, tokenizer).generate([[5, 6, 7]], 4, sampling) for m in (model.get_base_model(), copied)
-    ]
-    assert [c.ids for c in replies[0][0]] == [c.ids for c in replies[1][0]]
-    with model.disable_adapter():
-        base = LocalGenerator(policy_of(source), tokenizer).generate([[5, 6, 7]], 4, sampling)
-    assert [c.ids for c in base[0]] != [c.ids for c in replies[0][0]]
 
 
 def test_layers_that_peft_refuses_get_no_adapter_and_are_refused_by_name(small_models) -> None:

@@ -37,14 +37,6 @@ def test_a_score_lands_on_the_last_token_of_its_reply_and_dense_ones_on_each() -
     assert (batch.targets.tolist(), batch.tokens.tolist()) == ([10, 11, 10], [4, 5, 3])
 
 
-def test_rewards_are_cut_and_a_reply_that_did_not_end_pays_after_that() -> None:
-    config = PPOConfig("x", reward=RewardConfig(missing_eos_penalty=0.5, cliprange_reward=10.0))
-    found = gather(
-        [episode(step(2, 50.0)), episode(step(2, -50.0, "length")), episode(step(1, 1.0, "length"))], config.reward
-    )
-    assert found.scores.tolist() == [0.0, 10.0, 0.0, -10.5, 0.5]
-
-
 def filled(episodes: list[Episode]) -> Rollouts:
     """With log-probabilities and values as if they had been computed."""
     found = gather(episodes, RewardConfig())
@@ -95,16 +87,6 @@ def test_minibatches_hold_the_same_episodes_however_many_ranks_share_them(ranks:
     together = [set().union(*of_slot) for of_slot in zip(*shared, strict=True)]
     assert together == alone
     assert [len(found) for found in alone] == [batch] * 3
-
-
-def test_every_episode_comes_once_an_epoch_in_an_order_of_its_own() -> None:
-    orders = [np.concatenate(minibatches(24, 8, 0, 1, (0, 0, epoch))).tolist() for epoch in range(4)]
-    assert all(sorted(order) == list(range(24)) for order in orders)
-    assert len({tuple(order) for order in orders}) == 4
-    again = np.concatenate(minibatches(24, 8, 0, 1, (0, 0, 2))).tolist()
-    assert again == orders[2]
-    first = [set(np.asarray(minibatches(24, 8, 0, 1, (seed, 0, 0))[0]).tolist()) for seed in range(20)]
-    assert len(set(map(frozenset, first))) > 10, "who is together changes too"
 
 
 def test_an_agent_that_did_not_act_has_a_masked_episode_without_rows_in_that_game() -> None:
@@ -169,17 +151,6 @@ def test_agents_that_act_in_no_game_are_refused_by_name_and_those_that_act_in_on
         InputError, match="trained_agents=3, and in the first iteration only buyer, judge acted; needed"
     ):
         refuse_idle_agents([settled, judged], setup(3))
-
-
-def test_a_game_that_asked_only_one_of_five_agents_has_four_masked_episodes() -> None:
-    names = [f"agent {letter}" for letter in "abcde"]
-    whole = [Episode(0, name, [step(1, 1.0)], True, False, None, {}) for name in names]
-    brief = Episode(1, names[2], [step(1, 1.0)] * 3, True, False, None, {})
-    found = complete([*whole, brief], 2, 5)
-    assert len(found) == 10
-    assert sorted(e.agent for e in found[5:] if e.is_absent) == [name for name in names if name != names[2]]
-    rewards = gather(found, RewardConfig(), groups=np.array([0, 1, 2, 3, 4] * 2)).has_reward
-    assert rewards.tolist() == [True] * 6 + [False] * 4
 
 
 def test_the_numbers_that_a_game_logs_count_once_however_many_agents_acted() -> None:

@@ -75,17 +75,6 @@ def test_advantages_of_an_iteration_with_penalties_and_environments_by_the_formu
     assert found.has_reward.tolist() == [True, True, True, False, True, True]
 
 
-def test_rewards_beyond_every_clip_and_constant_ones_count_as_in_the_formula() -> None:
-    played = [[step(a=1000.0 * i, b=7.3)] for i in (0, 1, 5, 3, 3, 3)]
-    settings = config()
-    found = rollouts(settings, played)
-    make_estimator(settings)(found, 0.0)
-    table = torch.tensor([[0.0, 1000.0 * i] for i in (0, 1, 5, 3, 3, 3)], dtype=torch.float64)
-    wanted = sum_of_normalized(table, torch.from_numpy(GROUPS), torch.tensor([2.0], dtype=torch.float64))
-    assert found.advantages.view(6, 3)[:, 0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
-    assert found.advantages[9:].tolist() == pytest.approx([0.0] * 9, abs=1e-12)
-
-
 def test_turns_are_compared_with_the_same_turn_by_what_follows_them() -> None:
     played = [[step(a=1.0, b=0.0), step(a=2.0)], [step(a=3.0), step(a=0.0, b=4.0)]]
     settings = config()

@@ -14,9 +14,7 @@ from acting import TOKENIZER, FakeReward, Scripted
 from rewarded import chats, rewards_of
 from transformers import GenerationConfig
 
-from lmgym.data.prompts import read_prompts
 from lmgym.environments.episodes import Episode, Step
-from lmgym.environments.groups import tasks_of_iteration
 from lmgym.environments.protocol import SampleReward
 from lmgym.environments.scored_chat import ScoredChat
 from lmgym.environments.scorer_reward import ScorerReward
@@ -53,91 +51,6 @@ WORDS = FunctionScorer(lambda conversations, replies: [float(len(c.turns)) for c
 def write(path: Path, rows: list[dict]) -> RolloutConfig:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return RolloutConfig(prompts=str(path), eval_size=1)
-
-
-def message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
-
-
-@pytest.mark.parametrize(
-    ("row", "prompt"),
-    [
-        ({"prompt": "hello"}, HELLO),
-        ({"prompt": "Ann is kind.\nUser: hi\nBot: yes?\nUser: hello\nBot:"}, ASKED),
-        ({"prompt": [message("user", "hello")]}, HELLO),
-        (
-            {
-                "messages": [
-                    message("system", "Ann is kind."),
-                    message("user", "hi"),
-                    message("assistant", "yes?"),
-                    message("user", "hello"),
-                    message("assistant", "left out"),
-                ]
-            },
-            ASKED,
-        ),
-        ({"input_text": "Ann is kind.\nUser: hi\nBot: yes?\nUser: hello\nBot:", "output_text": "left out"}, ASKED),
-        ({"text": "Ann is kind.\nUser: hi\nBot: yes?\nUser: hello\nBot: left out"}, ASKED),
-        ({"chosen": "\n\nHuman: hello\n\nAssistant: good", "rejected": "\n\nHuman: hello\n\nAssistant: bad"}, HELLO),
-        ({"prompt": "hello", "chosen": "good", "rejected": "bad"}, HELLO),
-    ],
-)
-def test_a_prompt_may_come_in_any_form(row: dict, prompt: Conversation, tmp_path: Path) -> None:
-    other = {"messages": [message("user", "another")]}
-    found = read_prompts(write(tmp_path / "a.jsonl", [row, other]), 0)
-    [task] = [t for t in (*found.train, *found.evaluation) if t["prompt"] != Conversation((Turn("user", "another"),))]
-    assert task["prompt"] == prompt
-    assert found.rejections == []
-
-
-def test_what_is_no_prompt_is_named_and_the_other_columns_stay(tmp_path: Path) -> None:
-    rows = [
-        {"prompt": "a", "target": 1},
-        {"prompt": "b", "target": 2},
-        {"prompt": "a", "target": 3},
-        {"prompt": ""},
-        {"messages": [message("assistant", "nobody asked")]},
-    ]
-    found = read_prompts(write(tmp_path / "a.jsonl", rows), 0)
-    tasks = [*found.train, *found.evaluation]
-    assert sorted((task["prompt"].turns[-1].text, task["target"]) for task in tasks) == [("a", 1), ("b", 2)]
-    assert [(one.line, one.field) for one in found.rejections] == [(3, "prompt"), (4, "prompt"), (5, "messages")]
-    assert "the same prompt as in line 1" in found.rejections[0].found
-
-
-def test_texts_stay_texts_for_rewards_that_read_them(tmp_path: Path) -> None:
-    found = read_prompts(write(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b"}]), 0, as_text=True)
-    assert sorted(task["prompt"] for task in (*found.train, *found.evaluation)) == ["a", "b"]
-
-
-def test_prompts_of_the_evaluation_are_not_trained_on(tmp_path: Path) -> None:
-    settings = write(tmp_path / "a.jsonl", [{"prompt": word} for word in "abc"])
-    write(tmp_path / "b.jsonl", [{"prompt": "b"}])
-    found = read_prompts(replace(settings, eval_prompts=str(tmp_path / "b.jsonl")), 0)
-    assert [task["prompt"].turns[0].text for task in found.train] == ["a", "c"]
-    with pytest.raises(InputError, match="leaves 0 prompts to train on"):
-        read_prompts(replace(settings, eval_prompts=settings.prompts), 0)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], r"a\.jsonl is empty: found 0 rows"),
-        ([{"topic": "a"}], "holds no prompts: found the columns topic; needed: one of prompt, messages, text"),
-    ],
-)
-def test_files_without_prompts_are_refused(rows: list[dict], message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        read_prompts(write(tmp_path / "a.jsonl", rows), 0)
-
-
-def test_every_task_is_played_once_before_any_is_again() -> None:
-    tasks = [{"prompt": str(i)} for i in range(5)]
-    played = [i for iteration in range(5) for i in tasks_of_iteration(tasks, 3, iteration, 0)]
-    assert [sorted(played[first : first + 5]) for first in (0, 5, 10)] == [list(range(5))] * 3
-    assert played[:5] != played[5:10]
-    assert played != [i for iteration in range(5) for i in tasks_of_iteration(tasks, 3, iteration, 1)]
 
 
 def test_scorers_have_the_weights_that_are_given_and_1() -> None:

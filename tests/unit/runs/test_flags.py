@@ -13,7 +13,6 @@ import pytest
 from patience import PATIENCE
 
 from lmgym.errors import InputError
-from lmgym.runs.fields import flatten
 from lmgym.runs.flags import override
 
 
@@ -267,13 +266,6 @@ def test_two_fields_of_one_name_fail_an_assertion() -> None:
 
     with pytest.raises(AssertionError, match="two fields are called steps"):
         override(Twice(), [])
-
-
-def test_flatten_lists_every_field_once_in_order() -> None:
-    assert list(flatten(Config())) == (
-        ["model", "labels", "loss", "dry_run", "shuffle", "note", "learning_rate", "warmup", "steps"]
-    )
-    assert flatten(Config())["learning_rate"] == 1e-5
 
 
 HELP = """

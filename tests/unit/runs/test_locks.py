@@ -11,12 +11,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from lmgym.config import RunConfig
 from lmgym.errors import InputError, RunStopped
 from lmgym.runs.flags import override
 from lmgym.runs.locks import FolderLock, is_free, refuse_if_held
@@ -136,21 +134,13 @@ def test_an_unwritable_folder_is_a_user_error(tmp_path: Path) -> None:
         FolderLock(tmp_path / "file" / "out")
 
 
-@dataclass(frozen=True)
-class Small:
-    """A config of another stage, which has a folder as well."""
-
-    run: RunConfig = field(default_factory=RunConfig)
-
-    @property
-    def output(self) -> str:
-        return self.run.folder("small")
+SMALL = RewardModelConfig("small")
 
 
 def test_a_command_for_a_folder_in_use_ends_before_anything_is_loaded(tmp_path: Path, capsys) -> None:
     with holder(tmp_path) as (process, _):
         with pytest.raises(SystemExit) as caught:
-            override(Small(), ["--output", str(tmp_path)])
+            override(SMALL, ["--output", str(tmp_path)])
     assert caught.value.code == 73
     assert f"error: {tmp_path} is in use by another run (host " in (said := capsys.readouterr().err)
     assert f"process {process.pid}," in said
@@ -158,8 +148,8 @@ def test_a_command_for_a_folder_in_use_ends_before_anything_is_loaded(tmp_path: 
 
 def test_a_dry_run_of_a_folder_in_use_is_allowed(tmp_path: Path) -> None:
     with holder(tmp_path):
-        assert override(Small(), ["--output", str(tmp_path), "--dry_run"]).output == str(tmp_path)
-    assert override(Small(), ["--output", str(tmp_path)]).output == str(tmp_path)
+        assert override(SMALL, ["--output", str(tmp_path), "--dry_run"]).output == str(tmp_path)
+    assert override(SMALL, ["--output", str(tmp_path)]).output == str(tmp_path)
 
 
 def test_a_default_folder_in_use_is_not_refused_here_since_the_run_gets_a_number(
@@ -167,16 +157,4 @@ def test_a_default_folder_in_use_is_not_refused_here_since_the_run_gets_a_number
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with holder(tmp_path / "outputs/small"):
-        assert override(Small(), []).output == "outputs/small"
-
-
-def test_the_config_of_reward_models_has_a_folder_to_be_refused_by(tmp_path: Path) -> None:
-    with holder(tmp_path), pytest.raises(SystemExit) as caught:
-        override(RewardModelConfig("bce"), ["--output", str(tmp_path)])
-    assert caught.value.code == 73
-
-
-def test_locks_and_flags_load_nothing_heavy() -> None:
-    heavy = "{'torch', 'numpy', 'transformers'}"
-    code = f"import lmgym.runs.locks, lmgym.runs.flags, sys; print(sorted({heavy} & {{*sys.modules}}))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+        assert override(SMALL, []).output == "outputs/small"

@@ -289,16 +289,6 @@ def test_invalid_facts_are_refused_in_one_line(tmp_path: Path, facts: dict[str, 
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_checkpoints_of_another_run_are_not_resumed(tmp_path: Path) -> None:
-    former_run(tmp_path, 10)
-    shutil.rmtree(tmp_path / "checkpoints")
-    path = save(tmp_path, 20, "another")
-    start = found_start(tmp_path)
-    assert start.resumed_at is None
-    assert start.run_id != "former"
-    assert start.notes == (f"{path} was skipped: it belongs to another run",)
-
-
 def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_it_used(tmp_path: Path) -> None:
     former_run(tmp_path, 10, 20)
     (tmp_path / "checkpoints" / "step-00000020" / "weights").write_text("after 2!")

@@ -141,14 +141,6 @@ def test_former_runs_of_a_folder_are_kept_beside_the_new_one(tmp_path: Path) -> 
     assert [json.loads(path.read_text())["seed"] for path in records] == [1, 2, 3, 4]
 
 
-def test_a_number_once_taken_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "run.1.json").write_text("precious")
-    (tmp_path / "metrics.jsonl").write_text("old\n")
-    start(tmp_path)
-    assert (tmp_path / "run.1.json").read_text() == "precious"
-    assert (tmp_path / "metrics.2.jsonl").read_text() == "old\n"
-
-
 def finished_run(folder: Path) -> None:
     """Writes the files of a stage."""
     with start(folder, seed=1) as run:

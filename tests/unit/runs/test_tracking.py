@@ -1,6 +1,5 @@
 """The choice of a tracker and its message; and no tracker stops a run."""
 
-import builtins
 import os
 import subprocess
 import sys
@@ -176,15 +175,6 @@ def test_a_machine_without_wandb_continues_without_it(
     tracker.log(1, {"loss": 2.0})
     tracker.finish()
     assert "warning: wandb: start failed (ModuleNotFoundError" in capsys.readouterr().err
-
-
-def test_wandb_asked_for_without_a_key_goes_offline_and_never_prompts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(builtins, "input", lambda *_: pytest.fail("prompted"))
-    fake = FakeWandb()
-    run_with(fake, monkeypatch, tmp_path, tracking="wandb")
-    assert fake.started["mode"] == "offline"
 
 
 def test_the_original_name_of_the_wandb_key_takes_it_online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lmgym.generation.protocol import LikelyTokens
-from lmgym.scoring.label_probabilities import read_further, read_likely, read_written
+from lmgym.scoring.label_probabilities import read_further, read_likely
 
 GRADES = [str(grade) for grade in range(1, 11)]
 
@@ -77,31 +77,3 @@ def test_a_shared_beginning_that_is_no_label_goes_to_the_labels_alone() -> None:
 def test_numbers_that_are_no_probabilities_tell_nothing(numbers: float) -> None:
     found = read_likely("7", [LikelyTokens("7", {"7": numbers, "8": numbers})], GRADES)
     assert not found.total > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        ("7", "7"),
-        ("**10**", "10"),
-        ("[[8]]", "8"),
-        ("I give it [[ 8 ]].", "8"),
-        ("Perhaps [[1]]? No. **[[7]]**", "7"),
-        ("[[**9**]]", "9"),
-        ("[[7]], or [[11]]", ""),
-        ("[[7.5]]", ""),
-        ("[[7/10]]", ""),
-        ("On a scale from 1 to 10: 6", ""),
-        ("Criterion 1: met. [[6]]", "6"),
-        ("Grade: 1", ""),
-        ("10/10", ""),
-        ("-7", ""),
-        ("100", ""),
-        ("7.5", ""),
-        ("seven", ""),
-        ("v2", ""),
-        ("", ""),
-    ],
-)
-def test_a_written_grade_is_the_last_in_double_brackets_or_the_only_word(text: str, label: str) -> None:
-    assert read_written(text, GRADES) == label

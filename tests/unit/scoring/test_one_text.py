@@ -1,6 +1,5 @@
 """One reply, one tokenisation: lines, lists and code reach the model unchanged in every stage."""
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +24,6 @@ from sft.tokenization import tokenize_chats
 PROMPT = Conversation((Turn("user", "how do i\nsort a list?"),), "Be brief.")
 REPLY = "Two ways:\n\n1. `sorted(x)`\n2. in place:\n\n```python\nx = [3, 1]\nif x:\n    x.sort()\n```\n\n- done"
 OTHER = "no."
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(params=["flat", "chatml"])
@@ -74,13 +72,3 @@ def test_a_reply_of_several_lines_has_the_same_ids_in_every_stage(scorer: HFScor
     [example], _ = tokenize_chats([read_chat(Record("a", 1, {"messages": chat}))], tokenizer, 250)
     assert trained[: len(example.ids)] == example.ids
     assert tokenizer.decode(example.targets).removesuffix(tokenizer.eos_token).strip() == REPLY
-
-
-def test_only_the_app_puts_replies_on_one_line() -> None:
-    files = [
-        path for top in ("lmgym", "ppo", "preferences", "sft", "reward_models") for path in (ROOT / top).rglob("*.py")
-    ]
-    users = {
-        path.name for path in files if re.search(r"world\.app import one_line|def one_line\(reply", path.read_text())
-    }
-    assert users == {"app.py", "app_conversation.py", "scorer.py"}

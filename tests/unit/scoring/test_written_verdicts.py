@@ -45,9 +45,20 @@ STYLES: dict[str, list[tuple[str, str]]] = {
         ("I would give it a 7 out of 10.", ""),
         ("Grade: 8/10", ""),
         ("The reply has 3 errors in 2 lines.", ""),
+        ("-7", ""),
+        ("v2", ""),
+        ("seven", ""),
     ],
     "outside of the scale": [("[[0]]", ""), ("[[11]]", ""), ("[[7.5]]", ""), ("[[6]] no, [[seven]]", "")],
-    "other marks": [("[7]", "7"), ("\\boxed{7}", ""), ("((7))", "7"), ("[[ 7 ]]", "7"), ("`[[7]]`", "7")],
+    "other marks": [
+        ("[7]", "7"),
+        ("\\boxed{7}", ""),
+        ("((7))", "7"),
+        ("[[ 7 ]]", "7"),
+        ("`[[7]]`", "7"),
+        ("[[**9**]]", "9"),
+        ("[[7/10]]", ""),
+    ],
     "refusals": [("I'm sorry, but I can't help with grading this.", ""), ("", "")],
     "which of two": [
         ("A close call, but [[B]]", "B"),
@@ -59,11 +70,6 @@ STYLES: dict[str, list[tuple[str, str]]] = {
     ],
 }
 WRITTEN = [(style, text, label) for style, own in STYLES.items() for text, label in own]
-
-
-def test_there_are_forty_in_ten_styles() -> None:
-    assert len(WRITTEN) >= 40
-    assert len(STYLES) == 10
 
 
 @pytest.mark.parametrize(("style", "text", "label"), WRITTEN)

@@ -74,17 +74,6 @@ def test_logits_are_those_of_each_row_alone_and_gradients_too(family: str) -> No
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_shared_prefix_runs_once_and_each_suffix_sees_only_it_and_itself(family: str) -> None:
-    model, (a, b, c, d) = make(family), rows()
-    decoder, shared = Decoder(model), [Replies(a, [b, d]), Replies(b, [c, a[:9], d]), Replies([], [c])]
-    batch = pack_replies(shared)
-    assert len(batch.ids) == sum(len(row.prefix) + sum(map(len, row.suffixes)) for row in shared)
-    found = decoder.logits(decoder.hidden(batch))
-    wanted = torch.cat([alone(model, row.prefix + suffix)[-1:] for row in shared for suffix in row.suffixes])
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_a_forward_from_the_states_of_frozen_layers_equals_the_whole_one_and_skips_them(family: str) -> None:
     decoder, batch = Decoder(make(family)), pack_rows(rows(), READS)
     states, calls = decoder.hidden_after(batch, 2), []

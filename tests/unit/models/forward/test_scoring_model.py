@@ -101,18 +101,6 @@ def test_scores_and_all_gradients_are_those_of_the_plain_forward(family: str, sh
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_replys_score_depends_on_no_other_reply_row_or_order(family: str) -> None:
-    rows = rows_of(SHAPES["mixed"])
-    ours = ScoringModel(plain_model(family))
-    with torch.no_grad():
-        together = ours(pack_replies(rows))[:, 0]
-        alone = [ours(pack_replies([Replies(row.prefix, [suffix])]))[:, 0] for row in rows for suffix in row.suffixes]
-        turned = ours(pack_replies([Replies(r.prefix, r.suffixes[::-1]) for r in rows[::-1]]))[:, 0]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-5)
-    torch.testing.assert_close(together, turned.flip(0), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_scores_in_bf16_are_close_to_those_in_fp32(family: str) -> None:
     rows, model = rows_of(SHAPES["pairs"]), plain_model(family)
     with torch.no_grad():

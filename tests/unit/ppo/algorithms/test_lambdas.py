@@ -6,7 +6,6 @@ import torch
 
 from lmgym.environments.episodes import Episode, Step
 from lmgym.generation.protocol import Completion
-from ppo.algorithms.advantages import gae
 from ppo.algorithms.learning import estimate_by_critic
 from ppo.config import CriticConfig, RewardConfig
 from ppo.rollouts import Rollouts, gather
@@ -21,15 +20,6 @@ def played(lengths: tuple[int, ...]) -> Rollouts:
     found.values = torch.from_numpy(np.random.default_rng(0).normal(size=sum(lengths))).float()
     found.bootstrap = torch.zeros(len(lengths))
     return found
-
-
-def test_each_row_may_have_a_lambda_of_its_own() -> None:
-    rewards, values, mask = torch.randn(2, 3, 5).unbind()[0], torch.randn(3, 5), torch.ones(3, 5)
-    lams = torch.tensor([0.0, 0.5, 1.0])
-    together, _ = gae(rewards, values, mask, 0.9, lams)
-    for row, lam in enumerate(lams.tolist()):
-        alone, _ = gae(rewards[row : row + 1], values[row : row + 1], mask[:1], 0.9, lam)
-        torch.testing.assert_close(together[row : row + 1], alone)
 
 
 def test_two_tokens_by_hand_with_lambdas_apart() -> None:

@@ -71,11 +71,6 @@ def test_every_setting_is_read_by_some_method_and_the_critics_by_ppo_alone() -> 
     assert [name for name in NAMES if not CRITIC & unread[name]] == ["ppo"]
 
 
-def test_the_group_and_the_field_called_method_and_critic_are_told_apart() -> None:
-    config = override(PPOConfig("x"), ["--method", "ppo", "--critic", "somewhere"])
-    assert (config.method.method, config.critic.critic) == ("ppo", "somewhere")
-
-
 def test_a_method_that_is_not_known_is_refused(capsys) -> None:
     with pytest.raises(SystemExit):
         override(PPOConfig("x"), ["--method", "trpo"])

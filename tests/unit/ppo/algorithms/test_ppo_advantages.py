@@ -64,11 +64,6 @@ def test_every_row_has_the_advantages_of_its_own_tokens_alone(seed: int, gamma: 
         )
 
 
-def test_with_lambda_1_the_return_is_the_sum_of_rewards_to_come() -> None:
-    _, returns = gae(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[9.0, -3.0, 0.5]]), torch.ones(1, 3), lam=1.0)
-    assert returns[0].tolist() == pytest.approx([7.0, 6.0, 4.0])
-
-
 @pytest.mark.parametrize("rubbish", [NAN, INF, -INF, 1e30])
 def test_what_stands_at_masked_places_changes_nothing(rubbish: float) -> None:
     rewards, values, mask, after = random_batch(3)
@@ -156,13 +151,6 @@ def test_whitening_by_hand() -> None:
     torch.testing.assert_close(whiten(values, mask), expected)
     kept = whiten(values, mask, shift_mean=False)
     torch.testing.assert_close(kept, expected + 4 * mask)
-
-
-def test_whitened_values_have_mean_0_and_variance_1_over_the_mask() -> None:
-    values, _, mask, _ = random_batch(5, 20, 30)
-    mean, variance = moments_of(masked_sums(whiten(values * 7 + 1e4, mask), mask))
-    assert mean == pytest.approx(0, abs=1e-9)
-    assert variance == pytest.approx(1, abs=1e-9)
 
 
 def test_two_ranks_that_add_up_their_sums_whiten_as_one() -> None:
