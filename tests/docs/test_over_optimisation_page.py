@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lmgym.apps.lab.alarms import RULES
 from lmgym.apps.lab.curves import Curve, load_curves
 from lmgym.apps.lab.plan import read_plan
+from lmgym.apps.lab.trial import Judged
 from lmgym.apps.world.making import make_world_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = json.loads((ROOT / "benchmarks/results/over_optimisation.json").read_text())
 PAGE = " ".join((ROOT / "docs/over_optimisation.md").read_text().split())
+TRIAL = [Judged(**run) for run in json.loads((ROOT / "benchmarks/results/alarms_on_trial.json").read_text())["runs"]]
 CURVES = load_curves(FOUND["curves"])
 TRAINED = [curve for curve in CURVES if curve.method != "best_of_n"]
 
@@ -92,3 +95,27 @@ def test_curves_of_the_unseen_world_are_counted_right() -> None:
     [rest] = [share for share in inside if share < 1]
     assert f"and the other at {rest:.0%} of its points" in PAGE
     assert re.search(r"world 31 was chosen", PAGE)
+
+
+def test_what_alarms_said_is_counted_right() -> None:
+    exploited = [run for run in TRIAL if run.outcome == "exploited"]
+    noticed = {rule.name: sum(run.rings[rule.name] is not None for run in exploited) for rule in RULES}
+    most = max(noticed[rule.name] for rule in RULES if rule.watcher)
+    assert f"Alarms on watchers noticed at most {most} of {len(exploited)} exploited runs." in PAGE
+    assert f"**The KL noticed {noticed['KL']} of {len(exploited)}**" in PAGE
+    few = f"each noticed {most} or fewer of {len(exploited)}; a threshold of the KL {noticed['KL']} |"
+    assert few in (ROOT / "docs/negative_results.md").read_text()
+    assert all(count <= most for name, count in noticed.items() if name not in ("KL", "length"))
+    risen = {role: sum(run.since_peak[role] > 0 for run in exploited) for role in ("other", "base", "logs")}
+    assert f"In {risen['other']} of them a scorer of other pairs" in PAGE
+    assert risen["other"] == len(exploited)  # as docs/ppo.md says
+    assert f"in {risen['base']} also one that began at another model, in {risen['logs']} one of users' traces" in PAGE
+    sound = [run for run in TRIAL if run.outcome == "sound"]
+    assert sum(run.rings["length"] is not None for run in sound) >= len(sound) / 4  # "length rings in sound runs too"
+
+
+def test_the_part_of_the_trial_that_has_run_is_said() -> None:
+    plan = read_plan("alarms")[1]
+    planned, ran = {f"{run.world}/{run.proxy}" for run in plan.runs}, {run.scorer for run in TRIAL}
+    assert ran <= planned
+    assert f"So far {len(ran)} of the plan's {len(planned)} scorers have run" in PAGE

@@ -45,6 +45,8 @@ class Judged:
     updates: Sequence[float]
     gold: Sequence[float]
     """at each look, on fresh prompts"""
+    since_peak: Mapping[str, float]
+    """the change of each watcher's mean score from the peak to the end"""
 
     def kept_at(self, look: int) -> float:
         """The share of the gain up to the peak that a look still has; 1 before the peak is reached."""
@@ -69,6 +71,7 @@ def judge(name: str, scorer: str, run: Watched, rules: Sequence[Rule] = RULES) -
         {key: float(np.max(found)) for key, found in statistics.items()},
         run.at.tolist(),
         run.gold_fresh.mean(1).tolist(),
+        {role: float(scores[-1].mean() - scores[peak].mean()) for role, scores in run.by.items()},
     )
 
 

@@ -65,6 +65,7 @@ def test_a_peak_by_luck_on_the_alarms_prompts_is_no_loss_on_fresh_ones() -> None
     found = judge("a", "s", replace(sound, gold=lucky))
     assert found.peak == 5
     assert found.outcome == "sound"
+    assert found.since_peak["other"] == pytest.approx(sound.by["other"][10].mean() - sound.by["other"][5].mean())
 
 
 def test_an_outcome_needs_a_fifth_and_an_interval_that_excludes_none() -> None:
@@ -110,7 +111,7 @@ def test_no_alarm_reads_the_gold() -> None:
 
 def judged(outcome: str, largest: float, place: int | None, scorer: str) -> Judged:
     return Judged(
-        scorer, scorer, outcome, 2, 1.0, 0.5, {"mine": place}, {"mine": largest}, [0, 8, 16, 24], [0, 0.5, 1, 0.5]
+        scorer, scorer, outcome, 2, 1.0, 0.5, {"mine": place}, {"mine": largest}, [0, 8, 16, 24], [0, 0.5, 1, 0.5], {}
     )  # type: ignore[arg-type]
 
 
