@@ -15,11 +15,11 @@
   function fillLegend(element, spec) {
     const { series = [], terms = {} } = spec.usermeta ?? {};
     if (series.length < 2 && !series.some((name) => terms[name])) return;
-    const colors = theme().range.category;
+    const colors = theme(series.length).range.category;
     element.replaceChildren(...series.map((name, place) => {
       const one = make("span", "");
       const dot = make("i", "");
-      dot.style.background = series.length < 2 ? theme().mark.color : colors[place % colors.length];
+      dot.style.background = series.length < 2 ? theme().mark.color : colors[place];
       const word = make(terms[name] ? "abbr" : "bdi", "", name);
       if (terms[name]) Object.assign(word, { title: terms[name], tabIndex: 0 });
       one.append(dot, word);
@@ -27,18 +27,27 @@
     }));
   }
 
-  function theme() {
-    const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-    const soft = color("--soft"), line = color("--line");
+  // the chosen colours, or as many hues as there are lines: no two lines of a chart have one colour
+  function categories(count) {
     const light = ["#2f6fed", "#d9602b", "#1a8f5a", "#8b5cf6", "#b8860b", "#c2417c", "#4b8b9b", "#7a6a58"];
     const night = ["#7aa7ff", "#ff9d6b", "#5fd39a", "#b99bff", "#e3bd57", "#f285b5", "#7fc4d6", "#c3b09a"];
+    const chosen = dark.matches ? night : light;
+    if (count <= chosen.length) return chosen;
+    const lightness = (place) => (dark.matches ? 62 : 36) + 18 * (place % 2);
+    const hue = (place) => Math.round((360 * place) / count);
+    return Array.from({ length: count }, (_, place) => `hsl(${hue(place)}, 65%, ${lightness(place)}%)`);
+  }
+
+  function theme(count = 1) {
+    const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+    const soft = color("--soft"), line = color("--line");
     return {
       background: "transparent",
       font: "system-ui, sans-serif",
       view: { stroke: null },
       axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line,
               titleFontWeight: "normal", labelFontSize: 11, titleFontSize: 11, tickCount: 5 },
-      range: { category: dark.matches ? night : light },
+      range: { category: categories(count) },
       mark: { color: color("--accent") },
       rule: { color: soft },
       text: { color: soft },
@@ -47,7 +56,8 @@
 
   async function draw(element) {
     const spec = structuredClone(charts[element.dataset.chart]);
-    Object.assign(spec, { width: "container", autosize: { type: "fit", contains: "padding" }, config: theme() });
+    const config = theme(spec.usermeta?.series?.length);
+    Object.assign(spec, { width: "container", autosize: { type: "fit", contains: "padding" }, config });
     fillLegend(element.previousElementSibling, spec);
     const tooltip = { theme: dark.matches ? "dark" : "light" };
     try {
