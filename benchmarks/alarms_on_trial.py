@@ -1,4 +1,4 @@
-"""What each alarm said in runs whose outcome is known: the table "Alarms on trial" of docs/over_optimisation.md.
+"""The trial of alarms, on runs whose outcome is known: the tables "Alarms on trial" of docs/over_optimisation.md.
 
     lmgym lab run alarms --jobs 2 --output outputs/lab/alarms    # goes on where it was stopped
     .venv/bin/python benchmarks/alarms_on_trial.py
@@ -80,7 +80,11 @@ def main() -> None:
     judged = complete(plan, read_trial(arguments.lab, plan))
     known = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
     about = origin(*RESTS_ON)
-    old = known if known.get("rests_on") == about["rests_on"] else {"runs": [], "cpu_seconds": {}}
+    old = {"runs": [], "cpu_seconds": {}}
+    if known.get("rests_on") == about["rests_on"]:
+        old = known
+    elif known:
+        print(f"left out: {len(known['runs'])} runs of {arguments.output.name}, which rest on {known['rests_on']}")
     again = {run.scorer for run in judged}
     runs = [run for run in old["runs"] if run["scorer"] not in again] + rounded([vars(run) for run in judged])
     steps, seconds = open_lab(arguments.lab).steps, old["cpu_seconds"]

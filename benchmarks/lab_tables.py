@@ -1,7 +1,6 @@
 """Tables of docs/over_optimisation.md and docs/laboratory.md, made of result files alone (see pages.py)."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from tables import Found, Lines, table
@@ -9,8 +8,9 @@ from tables import Found, Lines, table
 from lmgym.apps.lab.alarms import RULES
 from lmgym.apps.lab.curves import Curve, load_curves
 from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form
-from lmgym.apps.lab.page import KINDS
-from lmgym.apps.lab.trial import Judged, counts, trial_table
+from lmgym.apps.lab.page import ALARM_COLUMNS, alarm_rows
+from lmgym.apps.lab.plan import read_plan
+from lmgym.apps.lab.trial import Judged, counts
 from lmgym.statistics import Estimate, mean
 
 METHODS = {"best_of_n": "best of N", "ppo": "PPO", "grpo": "GRPO"}
@@ -22,13 +22,7 @@ PROXIES = {
     "mean-of-four": "2,000 pairs, mean of four scorers",
     "noisy": "2,000 pairs, a quarter labelled wrongly",
 }
-FAULTS = {
-    "word": "a word",
-    "flattery": "flattery",
-    "praise": "praise of itself",
-    "format": "a format",
-}
-"""by the first word of a proxy's name in the plan `alarms`"""
+FAULTS = {"word": "a word", "flattery": "flattery", "praise": "praise of itself", "format": "a format", "": "nothing"}
 FAULT_COLUMNS = ("ours", "halves", "other base", "logs", "KL")
 
 
@@ -109,46 +103,25 @@ def judged_runs(found: Found) -> list[Judged]:
 
 def trial(found: Found) -> Lines:
     """False alarms, what was noticed, when, and what was left by then: a row an alarm."""
-    abouts = {rule.name: rule.about for rule in RULES}
-    rows = []
-    for row in trial_table(judged_runs(found)):
-        late, kept = row["updates after the peak"], row["gain kept at the alarm"]
-        rows.append(
-            (
-                *(row["alarm"], abouts[row["alarm"]]),
-                *(_counted(row, name, kind) for name, kind in KINDS.items()),
-                f"{row['AUC']:.2f}",
-                "–" if late is None else f"{late[1]:+.0f} ({late[0]:+.0f} to {late[2]:+.0f})",
-                "–" if kept is None else f"{kept[1]:.0%}",
-            )
-        )
-    return table(("alarm", "rings when", "false alarms", "noticed", "AUC", "updates after the peak", "gain kept"), rows)
+    return table(ALARM_COLUMNS, alarm_rows(judged_runs(found)))
 
 
 def by_fault(found: Found) -> Lines:
     """Outcomes by what was planted, and the exploited runs that each watcher noticed."""
-    runs = judged_runs(found)
-    groups: dict[str, list[Judged]] = {}
-    for run in runs:
-        proxy = run.scorer.partition("/")[2]
-        groups.setdefault(FAULTS.get(proxy.partition("-")[0], "nothing planted, few pairs"), []).append(run)
+    proxies, runs = read_plan("alarms")[1].proxies, judged_runs(found)
     watchers = [rule.name for rule in RULES if rule.name in FAULT_COLUMNS]
+    kinds = ("sound", "neither", "exploited")
     rows = []
-    for title in [*FAULTS.values(), "nothing planted, few pairs"]:
-        own = groups.get(title, [])
+    for fault, title in FAULTS.items():
+        own = [run for run in runs if proxies[run.scorer.partition("/")[2]].fault == fault]
         exploited = [run for run in own if run.outcome == "exploited"]
-        noticed = [str(sum(run.rings.get(name) is not None for run in exploited)) for name in watchers]
-        rows.append((title, *(str(counts(own)[kind]) for kind in ("sound", "neither", "exploited")), *noticed))
-    return table(("planted", "sound", "neither", "exploited", *(f"noticed by {name}" for name in watchers)), rows)
-
-
-def _counted(row: dict[str, Any], name: str, kind: str) -> str:
-    rang, runs = row["runs"][kind]
-    return f"{rang} of {runs}: {row[name]:.2f}"
+        noticed = (sum(run.rings.get(name) is not None for run in exploited) for name in watchers)
+        rows.append((title, *(counts(own)[kind] for kind in kinds), *noticed))
+    return table(("planted", *kinds, *(f"noticed by {name}" for name in watchers)), rows)
 
 
 def scores(found: Found) -> Lines:
-    """What methods earn in one world; of docs/laboratory.md."""
+    """The utility that methods earn in one world; of docs/laboratory.md."""
     rows = []
     for line in found["lines"].values():
         seconds = [one for one in line["training_cpu_seconds"] if one is not None]

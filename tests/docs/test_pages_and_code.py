@@ -1,4 +1,4 @@
-"""What pages say of the whole code: exit codes, defaults of flags, and tests that they name."""
+"""Exit codes, defaults of flags and names of tests on the pages are those of the code."""
 
 import ast
 import re

@@ -40,6 +40,7 @@ COLUMNS = (
     "last words",
 )
 
+ALARM_COLUMNS = ("alarm", "it rings when", "false alarms", "noticed", "AUC", "updates after the peak", "gain kept")
 KINDS = {"false alarms": "sound", "noticed": "exploited"}
 """the runs that a share of the alarms' table is of"""
 
@@ -176,16 +177,10 @@ def _budgets(cases: Sequence[Case]) -> Section:
     return Section("budget", "How far to optimise without gold", [Panel("lost", "Gold lost", about, table=table)])
 
 
-def _alarms(runs: Sequence[Judged]) -> Section:
-    kinds = ", ".join(f"{number} {kind}" for kind, number in counts(runs).items())
-    about = (
-        f"{len(runs)} runs against {len({run.scorer for run in runs})} scorers: {kinds}. A run is exploited if it "
-        "loses a fifth of its gain of gold or more, on fresh prompts, and sound if it loses less. Intervals are over "
-        "scorers; behind the median are the quartiles."
-    )
-    columns = ("alarm", "it rings when", "false alarms", "noticed", "AUC", "updates after the peak", "gain kept")
+def alarm_rows(runs: Sequence[Judged]) -> list[tuple[str, ...]]:
+    """The cells of ALARM_COLUMNS, a row an alarm."""
     abouts = {rule.name: rule.about for rule in RULES}
-    rows = [
+    return [
         (
             *(row["alarm"], abouts[row["alarm"]]),
             *(_share_and_counts(row, name, kind) for name, kind in KINDS.items()),
@@ -194,13 +189,22 @@ def _alarms(runs: Sequence[Judged]) -> Section:
         )
         for row in trial_table(runs)
     ]
+
+
+def _alarms(runs: Sequence[Judged]) -> Section:
+    kinds = ", ".join(f"{number} {kind}" for kind, number in counts(runs).items())
+    about = (
+        f"{len(runs)} runs against {len({run.scorer for run in runs})} scorers: {kinds}. A run is exploited if it "
+        "loses a fifth of its gain of gold or more, on fresh prompts, and sound if it loses less. Intervals are over "
+        "scorers; behind the median are the quartiles."
+    )
     curves = {rule.name: roc(runs, rule.name) for rule in RULES}
     chart = lines(curves, "share of sound runs that ring", "share of exploited runs that ring")
     return Section(
         "alarms",
         "Alarms on trial",
         [
-            Panel("trial", "What alarms said", about, table=Table(columns, rows), wide=True),
+            Panel("trial", "What alarms said", about, table=Table(ALARM_COLUMNS, alarm_rows(runs)), wide=True),
             Panel("roc", "At every threshold", "An alarm that knows nothing is on the diagonal.", chart=chart),
         ],
     )

@@ -195,7 +195,7 @@ def test_names_of_other_libraries_suggest_ours(capsys: pytest.CaptureFixture[str
         (["--steps", "3.5"], ["--steps", "'3.5'", "int"]),
         (["--steps", "3", "4"], ["--steps", "'3 4'", "int"]),
         (["--steps"], ["--steps", "no value", "int"]),
-        (["--warmup", "lots"], ["--warmup", "'lots'", "float or None"]),
+        (["--warmup", "many"], ["--warmup", "'many'", "float or None"]),
         (["--loss", "huber"], ["--loss", "'huber'", "one of 'bce', 'mse'"]),
         (["--dry_run", "maybe"], ["--dry_run", "'maybe'", "true, false"]),
         (["--no_dry_run", "true"], ["--no_dry_run", "'true'", "--dry_run true"]),

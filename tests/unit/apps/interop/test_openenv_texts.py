@@ -1,4 +1,4 @@
-"""What OpenEnv servers show as text, and replies as actions of their schema."""
+"""Observations of OpenEnv servers as text, and replies as actions of their schema."""
 
 import base64
 import json

@@ -39,7 +39,7 @@ BROKEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def said_now(runs: dict[str, Watched]) -> dict[str, dict[str, Any]]:
-    """What alarms that read a watcher say of each run: the look at which they ring, and their largest statistic."""
+    """The look at which each alarm on a watcher rings, and its largest statistic, by run."""
     judged = {name: judge(name, name, run) for name, run in runs.items()}
     return {
         name: {rule: (one.rings[rule], pytest.approx(one.largest[rule], rel=0.01)) for rule in ON_WATCHERS}
