@@ -7,10 +7,9 @@ from lmgym.apps.serve.runs import FEWEST_GROUPS, FEWEST_REPLIES
 from lmgym.report.charts import Points, lines
 from lmgym.report.page import render
 from lmgym.report.panels import Card, Panel, Section, Table, duration, figure
+from lmgym.statistics import from_moments
 
 MOST_SHOWN = 16
-TWO_SIDED = 1.96
-"""standard errors on each side of a mean, in which it is with 95%"""
 
 
 def runs_page(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -71,8 +70,10 @@ def _gains(name: str, readings: Sequence[Mapping[str, Any]]) -> Points:
     std = readings[0]["errors"][name] * readings[0]["groups"] ** 0.5 or 1.0
     found = []
     for reading in readings:
-        gain, error = (reading["means"][name] - first) / std, TWO_SIDED * reading["errors"][name] / std
-        found.append((reading["last_step"], gain, gain - error, gain + error))
+        groups = reading["groups"]
+        gain = from_moments(reading["means"][name] - first, reading["errors"][name] * (groups - 1) ** 0.5, groups)
+        ends = (gain.value, gain.low, gain.high)
+        found.append((reading["last_step"], *(end / std for end in ends if end is not None)))
     return found
 
 

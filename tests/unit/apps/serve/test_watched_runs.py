@@ -5,6 +5,7 @@ The scorers read numbers that the replies hold: the first is the reward, the sec
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -261,6 +262,23 @@ def test_names_of_runs_are_text_on_the_page(watching: RewardServer) -> None:
     assert "too few replies" in page
     assert "://" not in page.partition("<script")[0]
     assert "No run has asked" in runs_page([])
+
+
+def test_intervals_on_the_page_are_student_s() -> None:
+    reading = {
+        "first_step": 0, "last_step": 1, "replies": 64, "groups": 3, "errors": {"reward": 0.5},
+        "means": {"reward": 1.0, "reply/characters": 3.0, "reply/duplicates": 0.0},
+    }  # fmt: skip
+    run = {
+        "run": "a", "reward": "reward", "monitors": [], "warnings": [], "alarms": {}, "readings": [reading],
+        "replies": 64, "seconds_since_request": 1,
+    }  # fmt: skip
+    page = runs_page([run])
+    [charts] = re.findall(r'id="charts-json">(.*?)</script>', page)
+    [first] = json.loads(charts)["gains_0"]["data"]["values"]
+    # the 97.5% quantile of Student's t with 2 degrees of freedom, errors in units of deviations: 1 / sqrt(3)
+    assert first["high"] == pytest.approx(4.302653 / 3**0.5)
+    assert first["low"] == pytest.approx(-4.302653 / 3**0.5)
 
 
 def test_ranks_of_a_launch_share_a_run_s_name() -> None:
