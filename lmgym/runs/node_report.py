@@ -50,7 +50,9 @@ def commit(root):
 
 def git(root, *words):
     """The output of git; None if it fails."""
-    command = ["git", "-c", "safe.directory=*", "-C", root, *words]
+    # as for the record of a run: no program of the repository is run, and its index is not locked
+    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.directory=*"]
+    command = ["git", *options, "-C", root, *words]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
     except (OSError, subprocess.TimeoutExpired):

@@ -114,8 +114,8 @@ def _git() -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *arguments: str) -> str:
-    # a repository's own setting of fsmonitor would run a program of that repository
-    command = ["git", "-c", "core.fsmonitor=false", *arguments]
+    # a repository's own setting of fsmonitor would run a program of that repository; its index is the user's to lock
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
 

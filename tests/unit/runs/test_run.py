@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from full_disk import largest_file
 from patience import PATIENCE
 
 from lmgym.errors import InputError, RunStopped
+from lmgym.runs.locks import is_free
+from lmgym.runs.resuming import Start
 from lmgym.runs.run import Run
 
 
@@ -73,7 +76,10 @@ def test_the_commit_is_that_of_the_repository_and_new_files_make_it_dirty(tmp_pa
     shell("git", "add", "-A")
     shell("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "first")
     commit = shell("git", "rev-parse", "HEAD")
+    index = (tmp_path / ".git/index").read_bytes()
+    os.utime(tmp_path / ".gitignore", (1, 1))  # from here on `git status` alone would write the index
     assert shell(sys.executable, "-c", code) == str({"commit": commit, "dirty": False})
+    assert (tmp_path / ".git/index").read_bytes() == index
     (tmp_path / "experiment.py").touch()
     assert shell(sys.executable, "-c", code) == str({"commit": commit, "dirty": True})
 
@@ -291,10 +297,29 @@ def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
         start(tmp_path / "file" / "run")
 
 
-def test_a_full_disk_at_the_start_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot write a run to .*: File too large; free space"):
-        with largest_file(16):
+FULL_AT_START = r"cannot write a run to .*: File too large; free space"
+
+
+@pytest.mark.parametrize("size", [16, 300])  # no room for the lock, or for the record
+def test_a_full_disk_at_the_start_is_a_user_error(size: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=FULL_AT_START):
+        with largest_file(size):
             start(tmp_path / "run")
+    assert is_free(tmp_path / "run")
+
+
+def test_a_run_that_cannot_be_resumed_for_want_of_room_can_be_resumed_later(tmp_path: Path) -> None:
+    with start(tmp_path, start=Start("mine")) as run:
+        run.log(1, {"loss": 0.5})
+    before = contents(tmp_path)
+    checkpoint: Any = SimpleNamespace(step=1)
+    with pytest.raises(InputError, match=FULL_AT_START):
+        with largest_file((tmp_path / "run.json").stat().st_size - 1):
+            start(tmp_path, start=Start("mine", checkpoint))
+    assert contents(tmp_path).items() >= before.items()
+    with start(tmp_path, start=Start("mine", checkpoint)) as run:
+        assert record(tmp_path)["resumed_at"] == 1
+        assert [line["loss"] for line in lines(tmp_path)] == [0.5]
 
 
 def test_a_reader_during_a_rewrite_reads_a_complete_file(tmp_path: Path) -> None:
