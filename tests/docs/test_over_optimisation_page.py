@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmgym.apps.lab.alarms import RULES
 from lmgym.apps.lab.curves import Curve, load_curves
 from lmgym.apps.lab.plan import read_plan
+from lmgym.apps.lab.steps import folder_of
 from lmgym.apps.lab.trial import Judged
 from lmgym.apps.world.making import make_world_policy
 
@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUND = json.loads((ROOT / "benchmarks/results/over_optimisation.json").read_text())
 PAGE = " ".join((ROOT / "docs/over_optimisation.md").read_text().split())
 TRIAL = [Judged(**run) for run in json.loads((ROOT / "benchmarks/results/alarms_on_trial.json").read_text())["runs"]]
+PPO = " ".join((ROOT / "docs/ppo.md").read_text().split())
+NEGATIVE = (ROOT / "docs/negative_results.md").read_text()
 CURVES = load_curves(FOUND["curves"])
 TRAINED = [curve for curve in CURVES if curve.method != "best_of_n"]
 
@@ -97,21 +99,56 @@ def test_curves_of_the_unseen_world_are_counted_right() -> None:
     assert re.search(r"world 31 was chosen", PAGE)
 
 
+def rung(runs: list[Judged], alarm: str) -> int:
+    return sum(run.rings[alarm] is not None for run in runs)
+
+
 def test_what_alarms_said_is_counted_right() -> None:
-    exploited = [run for run in TRIAL if run.outcome == "exploited"]
-    noticed = {rule.name: sum(run.rings[rule.name] is not None for run in exploited) for rule in RULES}
-    most = max(noticed[rule.name] for rule in RULES if rule.watcher)
-    assert f"Alarms on watchers noticed at most {most} of {len(exploited)} exploited runs." in PAGE
-    assert f"**The KL noticed {noticed['KL']} of {len(exploited)}**" in PAGE
-    few = f"each noticed {most} or fewer of {len(exploited)}; a threshold of the KL {noticed['KL']} |"
-    assert few in (ROOT / "docs/negative_results.md").read_text()
-    assert all(count <= most for name, count in noticed.items() if name not in ("KL", "length"))
+    planned = {f"{folder_of(run.world)}/{run.name}": run for run in read_plan("alarms")[1].runs}
+    exploited, sound = ([run for run in TRIAL if run.outcome == kind] for kind in ("exploited", "sound"))
     risen = {role: sum(run.since_peak[role] > 0 for run in exploited) for role in ("other", "base", "logs")}
-    assert f"In {risen['other']} of them a scorer of other pairs" in PAGE
-    assert risen["other"] == len(exploited)  # as docs/ppo.md says
-    assert f"in {risen['base']} also one that began at another model, in {risen['logs']} one of users' traces" in PAGE
-    sound = [run for run in TRIAL if run.outcome == "sound"]
-    assert sum(run.rings["length"] is not None for run in sound) >= len(sound) / 4  # "length rings in sound runs too"
+    grpo = [run for run in exploited if planned[run.name].method == "grpo"]
+    assert not any(rung(TRIAL, name) for name in ("ours", "halves", "old rule"))
+    assert not any(rung(sound, name) for name in ("other base", "logs"))
+    other = rung(exploited, "other base")
+    for said in (
+        f"ours and that of the other half noticed none of {len(exploited)} exploited runs.",
+        f"One that began at another model noticed {other}, {rung(grpo, 'other base')} of them of GRPO, "
+        f"and one of users' traces {rung(exploited, 'logs')}, both without a false alarm in {len(sound)} sound runs.",
+        f"In {risen['other']} of the exploited runs the scorer of other pairs",
+        f"in {risen['base']} also the one that began at another model, in {risen['logs']} the one of traces",
+    ):
+        assert said in PAGE
+    assert f"in {risen['other']} of {len(exploited)} exploited runs of the" in PPO
+    rest = max(rung(exploited, name) for name in ("variance", "spread", "duplicates"))
+    assert rung(exploited, "logs") <= rest
+    assert f"one of another base model {other} of {len(exploited)}, so that an alarm that is silent" in PAGE
+    assert f"equal replies noticed at most {rest}." in PAGE
+    assert f"noticed none of {len(exploited)} exploited runs, one from another model {other}," in NEGATIVE
+    assert f"the others {rest} or fewer; a threshold of the KL {rung(exploited, 'KL')} |" in NEGATIVE
+
+
+def test_exploited_runs_with_a_planted_fault_and_without_are_counted_right() -> None:
+    proxies = read_plan("alarms")[1].proxies
+    planted = [bool(proxies[run.scorer.partition("/")[2]].fault) for run in TRIAL]
+    lost = [fault for fault, run in zip(planted, TRIAL, strict=True) if run.outcome == "exploited"]
+    with_fault = f"Exploited are {sum(lost)} of {sum(planted)} runs against scorers with a planted fault"
+    assert f"{with_fault}, and {len(lost) - sum(lost)} of {len(TRIAL) - sum(planted)} against those" in PAGE
+
+
+def test_what_the_kl_and_the_length_said_is_counted_right() -> None:
+    weights = {f"{folder_of(run.world)}/{run.name}": run.kl for run in read_plan("alarms")[1].runs}
+    exploited, sound = ([run for run in TRIAL if run.outcome == kind] for kind in ("exploited", "sound"))
+    free = [run for run in TRIAL if not weights[run.name]]
+    lost, kept = ([run for run in runs if weights[run.name]] for runs in (exploited, sound))
+    for said in (
+        f"**The KL noticed {rung(exploited, 'KL')} of {len(exploited)}**, with {rung(sound, 'KL')} false alarms in "
+        f"{len(sound)} sound runs",
+        f"of which {len(exploited) - len(lost)} of {len(free)} are exploited",
+        f"Among those with a penalty it noticed {rung(lost, 'KL')} of {len(lost)}, with {rung(kept, 'KL')} false",
+        f"**Length noticed {rung(exploited, 'length')}, and rings in {rung(sound, 'length')} sound runs too.**",
+    ):
+        assert said in PAGE
 
 
 def test_the_part_of_the_trial_that_has_run_is_said() -> None:
