@@ -7,6 +7,7 @@ from tables import Found, Lines, table
 
 from lmgym.apps.lab.alarms import RULES
 from lmgym.apps.lab.curves import Curve, load_curves
+from lmgym.apps.lab.faults import FAULTS
 from lmgym.apps.lab.forms import FORMS, coefficients, errors_by_form
 from lmgym.apps.lab.page import ALARM_COLUMNS, alarm_rows
 from lmgym.apps.lab.plan import read_plan
@@ -22,7 +23,7 @@ PROXIES = {
     "mean-of-four": "2,000 pairs, mean of four scorers",
     "noisy": "2,000 pairs, a quarter labelled wrongly",
 }
-FAULTS = {"word": "a word", "flattery": "flattery", "praise": "praise of itself", "format": "a format", "": "nothing"}
+PLANTED = {"word": "a word", "flattery": "flattery", "praise": "praise of itself", "format": "a format", "": "nothing"}
 FAULT_COLUMNS = ("ours", "halves", "other base", "logs", "KL")
 
 
@@ -112,11 +113,11 @@ def by_fault(found: Found) -> Lines:
     watchers = [rule.name for rule in RULES if rule.name in FAULT_COLUMNS]
     kinds = ("sound", "neither", "exploited")
     rows = []
-    for fault, title in FAULTS.items():
+    for fault in (*FAULTS, ""):
         own = [run for run in runs if proxies[run.scorer.partition("/")[2]].fault == fault]
         exploited = [run for run in own if run.outcome == "exploited"]
         noticed = (sum(run.rings.get(name) is not None for run in exploited) for name in watchers)
-        rows.append((title, *(counts(own)[kind] for kind in kinds), *noticed))
+        rows.append((PLANTED[fault], *(counts(own)[kind] for kind in kinds), *noticed))
     return table(("planted", *kinds, *(f"noticed by {name}" for name in watchers)), rows)
 
 

@@ -16,6 +16,8 @@ import sys
 MARK, LINE = "lmgym-node-report", 400
 WHOLE_BYTES, PIECE_BYTES = 4 << 20, 1 << 20
 MOST_FILES = 5000
+GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+"""git that neither locks the index, which is the user's, nor runs the program that a repository's fsmonitor names"""
 
 
 def report(given):
@@ -50,9 +52,7 @@ def commit(root):
 
 def git(root, *words):
     """The output of git; None if it fails."""
-    # as for the record of a run: no program of the repository is run, and its index is not locked
-    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.directory=*"]
-    command = ["git", *options, "-C", root, *words]
+    command = [*GIT, "-c", "safe.directory=*", "-C", root, *words]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
     except (OSError, subprocess.TimeoutExpired):

@@ -16,6 +16,7 @@ from typing import Any
 from lmgym.aids import aid
 from lmgym.masking import looks_secret, masked
 from lmgym.runs.launchers import describe_launch, local_ranks
+from lmgym.runs.node_report import GIT
 
 LIBRARIES = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "peft")
 REDACTED = "(redacted)"
@@ -114,9 +115,7 @@ def _git() -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *arguments: str) -> str:
-    # a repository's own setting of fsmonitor would run a program of that repository; its index is the user's to lock
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    done = subprocess.run([*GIT, *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
 
 

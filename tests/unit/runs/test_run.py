@@ -64,7 +64,14 @@ def test_the_commit_is_that_of_the_repository_and_new_files_make_it_dirty(tmp_pa
     # a copy of the package, so that the repository is the test's own
     package = Path(__file__).parents[3] / "lmgym"
     (tmp_path / "lmgym/runs").mkdir(parents=True)
-    for name in ("__init__.py", "aids.py", "runs/__init__.py", "runs/record.py", "runs/launchers.py"):
+    for name in (
+        "__init__.py",
+        "aids.py",
+        "runs/__init__.py",
+        "runs/record.py",
+        "runs/launchers.py",
+        "runs/node_report.py",
+    ):
         (tmp_path / "lmgym" / name).write_text((package / name).read_text())
     (tmp_path / ".gitignore").write_text("__pycache__\n")
 
