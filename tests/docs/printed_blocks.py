@@ -27,6 +27,21 @@ PAGES = ("README.md", *(f"docs/{page}" for page in _leaves(NAVIGATION)))
 """in the order in which the commands of the slow test run"""
 
 
+def section(text: str, title: str) -> str:
+    """What a page says under a heading of the second level."""
+    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def table_rows(text: str, *titles: str) -> list[list[str]]:
+    """The rows of cells below the header of the first table whose first columns have these titles; else ValueError."""
+    lines = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines()]
+    first = next((place for place, cells in enumerate(lines) if cells and cells[: len(titles)] == [*titles]), None)
+    if first is None:
+        raise ValueError(f"no table begins with the columns {titles}")
+    last = next((place for place in range(first, len(lines)) if not lines[place]), len(lines))
+    return lines[first + 2 : last]
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced shell block: its page, the line that it begins in, and its text without the fence.

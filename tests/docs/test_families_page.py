@@ -5,6 +5,7 @@ from pathlib import Path
 
 from families import DIFFERENT, FAMILIES, OTHERS
 from families_table import COLUMNS, FAILED, FORWARD, STAGES, with_cells
+from printed_blocks import section, table_rows
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/families.md").read_text(encoding="utf-8")
@@ -12,17 +13,11 @@ OPTIONAL = "two ranks"
 PROMISE = re.compile(r"\b(?:any|every)(?: other)? (?:decoder|model)s? (?:in|of|from|that)\b.{0,30}", re.IGNORECASE)
 
 
-def rows(table: str) -> dict[str, dict[str, str]]:
-    """The cells of a table by family and column."""
-    text = PAGE.partition(f"## {table}\n")[2].partition("\n## ")[0]
-    lines = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines() if line.startswith("|")]
-    return {line[0]: dict(zip(COLUMNS[table], line, strict=True)) for line in lines[2:]}
-
-
 def test_every_family_has_a_whole_row_at_a_commit() -> None:
     assert with_cells(PAGE, {}) == PAGE
     for table, families in ((STAGES, FAMILIES), (FORWARD, OTHERS)):
-        found = rows(table)
+        titles = COLUMNS[table]
+        found = {row[0]: dict(zip(titles, row, strict=True)) for row in table_rows(section(PAGE, table), *titles)}
         assert list(found) == [family.name for family in families]
         for family in families:
             row = found[family.name]

@@ -3,19 +3,12 @@
 import json
 from typing import get_args
 
-from printed_blocks import ROOT
+from printed_blocks import ROOT, section, table_rows
 
 from ppo.algorithms.methods import Algorithm, MethodName, preset
 
 PAGE = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 RESULTS = json.loads((ROOT / "benchmarks/results/methods.json").read_text(encoding="utf-8"))
-
-
-def rows(title: str) -> list[list[str]]:
-    """The cells of the first table under a heading, without the line below its header."""
-    text = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip().strip("`") for cell in line[1:-1].split("|")] for line in [lines[0], *lines[2:]]]
 
 
 def written(method: Algorithm, setting: str) -> str:
@@ -35,20 +28,19 @@ def number(text: str) -> object:
 
 
 def test_the_page_has_the_settings_of_every_method() -> None:
-    [_, *names], *settings = rows("Settings of each method")
-    assert tuple(names) == get_args(MethodName)
-    for label, *cells in settings:
+    names = get_args(MethodName)
+    for label, *cells in table_rows(section(PAGE, "Settings of each method"), "", *names):
         for name, cell in zip(names, cells, strict=True):
             needed = [written(preset(name), setting) for setting in label.replace("`", "").split(", ")]
-            found = cell.split(", ") if cell else [""] * len(needed)
+            found = cell.strip("`").split(", ") if cell else [""] * len(needed)
             assert list(map(number, found)) == list(map(number, needed)), (name, label)
 
 
 def test_the_page_says_what_every_method_computes() -> None:
-    _, *methods = rows("What each computes")
-    assert [name for name, *_ in methods] == list(get_args(MethodName))
+    methods = table_rows(section(PAGE, "What each computes"))
+    assert [name.strip("`") for name, *_ in methods] == list(get_args(MethodName))
     for name, _, replies, *_ in methods:
-        assert replies.startswith(("2 or more", "many") if preset(name).compares else "1"), name
+        assert replies.startswith(("2 or more", "many") if preset(name.strip("`")).compares else "1"), name
 
 
 def test_all_runs_on_five_graphs_learn_as_the_page_says() -> None:

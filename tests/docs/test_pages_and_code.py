@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
-from printed_blocks import PAGES, ROOT
+from printed_blocks import PAGES, ROOT, table_rows
 
 from lmgym import errors
 from reward_models.config import RewardModelConfig
@@ -15,12 +15,8 @@ PACKAGES = ("lmgym", "sft", "reward_models", "preferences", "ppo")
 TEST = re.compile(r"`(?:tests/)?((?:[a-z_]+/)*test_\w+\.py)")
 
 
-def rows_of(page: str, *titles: str) -> list[list[str]]:
-    """The cells of the table of a page whose first columns have these titles."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    header = ("| " + " | ".join(titles) + " |").replace("  ", " ")
-    found = text.split(header, 1)[1].split("\n\n", 1)[0]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.splitlines()[2:]]
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
 def deliberate_stops() -> set[tuple[str, int]]:
@@ -36,7 +32,7 @@ def deliberate_stops() -> set[tuple[str, int]]:
 
 
 def test_the_table_of_exit_codes_has_each_code_and_outcome_of_the_code() -> None:
-    table = rows_of("docs/failures.md", "exit code", "outcome in `run.json`")
+    table = table_rows(text_of("docs/failures.md"), "exit code", "outcome in `run.json`")
     rows = [(int(code), outcome) for code, outcome, *_ in table]
     own = {value for name, value in vars(errors).items() if name.isupper() and value in range(64, 79)}
     assert {code for code, _ in rows} == {0, 1, 2} | own
@@ -57,7 +53,7 @@ def leaves(config: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("page", ["docs/failures.md", "docs/reward_models.md"])
 def test_defaults_in_tables_of_flags_are_those_of_a_reward_model(page: str) -> None:
     defaults = leaves(RewardModelConfig("pairs"))
-    for flag, default, *_ in rows_of(page, "flag", "default"):
+    for flag, default, *_ in table_rows(text_of(page), "flag", "default"):
         value = defaults[flag.strip("`-")]
         shown = "no" if value is False else f"{value:g}" if isinstance(value, float) else str(value)
         assert default.split(":")[0] == shown, flag
@@ -66,11 +62,11 @@ def test_defaults_in_tables_of_flags_are_those_of_a_reward_model(page: str) -> N
 @pytest.mark.parametrize("page", PAGES)
 def test_tests_that_a_page_names_exist(page: str) -> None:
     files = [str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("test_*.py")]
-    named = TEST.findall((ROOT / page).read_text(encoding="utf-8"))
+    named = TEST.findall(text_of(page))
     assert [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)] == []
 
 
 def test_each_guarantee_names_its_tests() -> None:
-    rows = rows_of("docs/failures.md", "", "guarantee", "tests")
+    rows = table_rows(text_of("docs/failures.md"), "", "guarantee", "tests")
     assert [int(number) for number, *_ in rows] == list(range(1, len(rows) + 1))
     assert [number for number, _, tests in rows if not TEST.findall(tests)] == []
