@@ -97,6 +97,23 @@ def budgets(found: Found) -> Lines:
     )
 
 
+def real(found: Found) -> Lines:
+    """A real model's best of N by scorers of few labels: gold's gain at each N in its standard deviations, by seed."""
+    by_proxy: dict[str, list[dict]] = {}
+    for curve in found["curves"]:
+        by_proxy.setdefault(curve["proxy"], []).append(curve)
+    known = [int(point["at"]) for point in found["curves"][0]["points"]][1:]
+    rows = []
+    for proxy, curves in by_proxy.items():
+        points = [curve["points"] for curve in curves]
+        gains = [[(p["gold"] - own[0]["gold"]) / found["gold_std"] for p in own[1:]] for own in points]
+        cells = [", ".join(f"{gain:.2f}" for gain in at) for at in zip(*gains, strict=True)]
+        error = max(own[-1]["gold_error"] for own in points) / found["gold_std"]
+        words = ", ".join(f"{own[-1]['words']:.1f}" for own in points)
+        rows.append(("gold itself" if proxy == "gold" else f"{proxy} labels", *cells, f"{error:.2f}", words))
+    return table(("best by the scorer of", *(f"N = {n}" for n in known), "its standard error", "words"), rows)
+
+
 def judged_runs(found: Found) -> list[Judged]:
     """The runs of the trial of alarms."""
     return [Judged(**run) for run in found["runs"]]

@@ -108,24 +108,28 @@ def test_what_alarms_said_is_counted_right() -> None:
     exploited, sound = ([run for run in TRIAL if run.outcome == kind] for kind in ("exploited", "sound"))
     risen = {role: sum(run.since_peak[role] > 0 for run in exploited) for role in ("other", "base", "logs")}
     grpo = [run for run in exploited if planned[run.name].method == "grpo"]
-    assert not any(rung(TRIAL, name) for name in ("ours", "halves", "old rule"))
-    assert not any(rung(sound, name) for name in ("other base", "logs"))
-    other = rung(exploited, "other base")
+    watchers = ("ours", "halves", "other base", "logs")
+    assert not any(rung(sound, name) for name in watchers)
+    assert not rung(exploited, "halves")
+    [against] = {run.scorer for run in exploited if run.rings["ours"] is not None}
+    world, _, proxy = against.partition("/")
+    assert (read_plan("alarms")[1].proxies[proxy].fault, world) == ("word", "15")
+    same, other, logs = (rung(exploited, name) for name in ("ours", "other base", "logs"))
     for said in (
-        f"ours and that of the other half noticed none of {len(exploited)} exploited runs.",
+        f"ours noticed {same} of {len(exploited)} exploited runs, all of them against one scorer (a word, in world "
+        "15), and that of the other half none.",
         f"One that began at another model noticed {other}, {rung(grpo, 'other base')} of them of GRPO, "
-        f"and one of users' traces {rung(exploited, 'logs')}, both without a false alarm in {len(sound)} sound runs.",
+        f"and one of users' traces {logs}. None of them rang in any of {len(sound)} sound runs.",
         f"In {risen['other']} of the exploited runs the scorer of other pairs",
         f"in {risen['base']} also the one that began at another model, in {risen['logs']} the one of traces",
+        f"noticed {same} of {len(exploited)} exploited runs, one of another base model {other}, so that an alarm that",
     ):
         assert said in PAGE
     assert f"in {risen['other']} of {len(exploited)} exploited runs of the" in PPO
     rest = max(rung(exploited, name) for name in ("variance", "spread", "duplicates"))
-    assert rung(exploited, "logs") <= rest
-    assert f"one of another base model {other} of {len(exploited)}, so that an alarm that is silent" in PAGE
     assert f"equal replies noticed at most {rest}." in PAGE
-    assert f"noticed none of {len(exploited)} exploited runs, one from another model {other}," in NEGATIVE
-    assert f"the others {rest} or fewer; a threshold of the KL {rung(exploited, 'KL')} |" in NEGATIVE
+    assert f"noticed {same} of {len(exploited)} exploited runs, one from another model {other}," in NEGATIVE
+    assert f"the others {max(rest, logs)} or fewer; a threshold of the KL {rung(exploited, 'KL')} |" in NEGATIVE
 
 
 def test_exploited_runs_with_a_planted_fault_and_without_are_counted_right() -> None:
@@ -151,8 +155,8 @@ def test_what_the_kl_and_the_length_said_is_counted_right() -> None:
         assert said in PAGE
 
 
-def test_the_part_of_the_trial_that_has_run_is_said() -> None:
+def test_the_whole_plan_of_the_trial_has_run() -> None:
     plan = read_plan("alarms")[1]
-    planned, ran = {f"{run.world}/{run.proxy}" for run in plan.runs}, {run.scorer for run in TRIAL}
-    assert ran <= planned
-    assert f"So far {len(ran)} of the plan's {len(planned)} scorers have run" in PAGE
+    planned = {f"{folder_of(run.world)}/{run.name}": f"{run.world}/{run.proxy}" for run in plan.runs}
+    assert {run.name: run.scorer for run in TRIAL} == planned
+    assert f"is {len(planned)} runs against {len(set(planned.values()))} scorers," in PAGE

@@ -185,7 +185,8 @@ def alarm_rows(runs: Sequence[Judged]) -> list[tuple[str, ...]]:
             *(row["alarm"], abouts[row["alarm"]]),
             *(_share_and_counts(row, name, kind) for name, kind in KINDS.items()),
             f"{row['AUC']:.2f}",
-            *(_quartiles(row[name]) for name in ("updates after the peak", "gain kept at the alarm")),
+            _quartiles(row["updates after the peak"], ".0f"),
+            _quartiles(row["gain kept at the alarm"], ".2f"),
         )
         for row in trial_table(runs)
     ]
@@ -215,8 +216,8 @@ def _share_and_counts(row: dict[str, Any], name: str, kind: str) -> str:
     return f"{row[name]:.2f}, {rang} of {runs}"
 
 
-def _quartiles(found: tuple[float, float, float] | None) -> str:
-    return "–" if found is None else f"{found[1]:.3g} ({found[0]:.3g} to {found[2]:.3g})"
+def _quartiles(found: tuple[float, float, float] | None, form: str) -> str:
+    return "–" if found is None else f"{found[1]:{form}} ({found[0]:{form}} to {found[2]:{form}})"
 
 
 def _chart(id: str, title: str, curves: Iterable[Curve], value: Callable[[Point], float]) -> Panel:
