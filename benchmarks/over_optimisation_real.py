@@ -103,6 +103,7 @@ def main() -> None:
     words = np.array([[len(reply.split()) for reply in own] for own in pool], dtype=np.float64)
     found: dict[str, Any] = {"machine": describe_machine(), "gold_cpu_seconds": seconds, "labels": len(lines)}
     found["gold_std"] = float(of_gold.std())
+    found["gold_accuracy"] = json.loads((gold.parent / "evaluation.json").read_text())["metrics"]["accuracy"]
     curves = [{"proxy": "gold", "seed": 0, "points": as_points(asked, pool, of_gold, words, of_gold)}]
     for size in SIZES:
         for seed in SEEDS:

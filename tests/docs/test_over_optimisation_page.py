@@ -20,6 +20,7 @@ PAGE = " ".join((ROOT / "docs/over_optimisation.md").read_text().split())
 TRIAL = [Judged(**run) for run in json.loads((ROOT / "benchmarks/results/alarms_on_trial.json").read_text())["runs"]]
 PPO = " ".join((ROOT / "docs/ppo.md").read_text().split())
 NEGATIVE = (ROOT / "docs/negative_results.md").read_text()
+REAL = json.loads((ROOT / "benchmarks/results/over_optimisation_real.json").read_text())
 CURVES = load_curves(FOUND["curves"])
 TRAINED = [curve for curve in CURVES if curve.method != "best_of_n"]
 
@@ -97,6 +98,31 @@ def test_curves_of_the_unseen_world_are_counted_right() -> None:
     [rest] = [share for share in inside if share < 1]
     assert f"and the other at {rest:.0%} of its points" in PAGE
     assert re.search(r"world 31 was chosen", PAGE)
+
+
+def test_what_scorers_of_a_real_model_reach_is_counted_right() -> None:
+    gold, *curves = REAL["curves"]
+    gains = {
+        (one["proxy"], one["seed"]): [(p["gold"] - one["points"][0]["gold"]) / REAL["gold_std"] for p in one["points"]]
+        for one in [gold, *curves]
+    }
+    shares = {
+        size: [f"{gains[size, seed][-1] / gains['gold', 0][-1]:.2f}".lstrip("0") for seed in (1, 2)]
+        for size in ("75", "300", "600")
+    }
+    few, more, all_ = (" and ".join(shares[size]) for size in ("75", "300", "600"))
+    assert (
+        f"scorers of 75 labels reach {few} of what gold itself would choose, those of 300 {more}, those of 600 {all_}."
+        in PAGE
+    )
+    [fallen] = [gain for gain in gains.values() if gain[-1] < max(gain)]
+    lost, error = max(fallen) - fallen[-1], max(one["points"][-1]["gold_error"] for one in curves) / REAL["gold_std"]
+    assert fallen == gains["75", 1]
+    assert max(fallen) == fallen[-2]
+    assert lost < error
+    assert f"one scorer of 75 labels falls by {lost:.2f}".replace("0.", ".") + " from 32 to 64." in PAGE
+    assert "the best of 16 by scorers of 600 labels has more gold than the best of 64 by those of 75." in PAGE
+    assert min(gains["600", seed][4] for seed in (1, 2)) > max(gains["75", seed][6] for seed in (1, 2))
 
 
 def rung(runs: list[Judged], alarm: str) -> int:
