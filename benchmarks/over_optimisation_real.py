@@ -101,10 +101,11 @@ def main() -> None:
     pool = sample(model, asked, REPLIES, folder / "pool.json")
     of_gold = scored(gold, asked, pool, folder / "pool_gold.npy")
     words = np.array([[len(reply.split()) for reply in own] for own in pool], dtype=np.float64)
-    found: dict[str, Any] = {"machine": describe_machine(), "gold_cpu_seconds": seconds, "labels": len(lines)}
+    found: dict[str, Any] = {"machine": describe_machine(), "labels": len(lines)}
     found["gold_std"] = float(of_gold.std())
     found["gold_accuracy"] = json.loads((gold.parent / "evaluation.json").read_text())["metrics"]["accuracy"]
-    curves = [{"proxy": "gold", "seed": 0, "points": as_points(asked, pool, of_gold, words, of_gold)}]
+    points = as_points(asked, pool, of_gold, words, of_gold)
+    curves = [{"proxy": "gold", "seed": 0, "cpu_seconds": seconds, "points": points}]
     for size in SIZES:
         for seed in SEEDS:
             part = folder / f"labels_{size}.jsonl"

@@ -8,8 +8,9 @@
   file is computed by the code: it is rewritten, which may take minutes, and not checked here.
 - Behind text, a list or a table by hand stands `<!-- figures of FILE.json: POINTER FORMAT; POINTER FORMAT -->`, with
   the figures in the order of the text, which begins at the heading, table or comment before. A pointer is keys with
-  slashes between them: `*` is each element, `{low,high}` one after the other; `min(...)`, `max(...)` and `mean(...)`
-  take several, and `a / b - 1` is computed from left to right. The format is Python's, such as `.2f` and `.0%`.
+  slashes between them: `*` is each element, `{low,high}` one after the other; `min(...)`, `max(...)`, `sum(...)` and
+  `mean(...)` take several, and `a / b - 1` is computed from left to right. The format is Python's, such as `.2f` and
+  `.0%`.
   `of OTHER.json: ...` goes on with another file.
 - On the pages of COVERED each number with a decimal point or % needs a pointer, or stands in `no figures: 1.16, .05`
   of the comment: settings, versions, examples; `<!-- no figures -->` alone says it of the whole text before it. 95% is
@@ -46,7 +47,7 @@ NO_FIGURES = "no figures"
 COMMENTS = ("figures of ", NO_FIGURES)
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 LEVEL = "95%"
-AGGREGATES = {"min": min, "max": max, "mean": lambda values: sum(values) / len(values)}
+AGGREGATES = {"min": min, "max": max, "sum": sum, "mean": lambda values: sum(values) / len(values)}
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def term(data: Any, word: str) -> list[float]:
     """A number, a pointer's, or an aggregate of a pointer's."""
     if re.fullmatch(r"\d+(\.\d+)?", word):
         return [float(word)]
-    found = re.fullmatch(r"(min|max|mean)\((.*)\)", word)
+    found = re.fullmatch(rf"({'|'.join(AGGREGATES)})\((.*)\)", word)
     name, path = found.groups() if found else ("", word)
     values = list(numbers_at(data, path.split("/")))
     return [AGGREGATES[name](values)] if name else values

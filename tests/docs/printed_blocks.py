@@ -28,7 +28,7 @@ PAGES = ("README.md", *(f"docs/{page}" for page in _leaves(NAVIGATION)))
 
 
 def section(text: str, title: str) -> str:
-    """What a page says under a heading of the second level."""
+    """The text of a page under a heading of the second level."""
     return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
