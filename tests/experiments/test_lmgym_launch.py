@@ -10,19 +10,22 @@ from launching import BIN, ROOT, finish, flags, run, start, words
 from patience import wait_until
 
 LMGYM = (BIN / "python", "-m", "lmgym.cli.main")
-OWN = '''"""Writes down its launch, waits for SIGTERM if it is told to, and exits with 7."""
+OWN = '''"""Writes down its launch, waits for SIGTERM if it is told to, and exits with 7 when all ranks have written."""
 
-import os, signal, sys, time
+import glob, os, signal, sys, time
 
-rank = os.environ.get("RANK", "alone")
+rank, ranks = os.environ.get("RANK", "alone"), os.environ.get("WORLD_SIZE", "1")
 signal.signal(signal.SIGTERM, lambda number, frame: os._exit(9))
-with open(f"rank_{rank}.txt", "w") as file:
-    file.write(f"{os.getpid()} {os.environ.get('WORLD_SIZE', '1')} {' '.join(sys.argv[1:])}")
 if "--deepspeed" in sys.argv:
     from lmgym.runs.interrupts import launchers
 
     with open(f"launchers_{rank}.txt", "w") as file:
         file.write(" ".join(str(one.pid) for one in launchers()))
+with open(f"part_{rank}", "w") as file:
+    file.write(f"{os.getpid()} {ranks} {' '.join(sys.argv[1:])}")
+os.replace(f"part_{rank}", f"rank_{rank}.txt")
+while len(glob.glob("rank_*.txt")) < int(ranks):  # a launcher kills the others when one has failed
+    time.sleep(0.05)
 time.sleep(600 * ("--wait" in sys.argv))
 sys.exit(7)
 '''

@@ -74,7 +74,7 @@ def test_frozen_embeddings_of_a_checkpoint_in_bf16_count_two_bytes_without_deeps
     """Not those of Gemma, which stay in fp32. A tied head is the embeddings themselves."""
     lora = ModelConfig(lora_rank=1)
     stated = {
-        dtype: AutoConfig.for_model(family, pad_token_id=0, dtype=dtype, tie_word_embeddings=tied)
+        dtype: AutoConfig.for_model(family, pad_token_id=0, dtype=dtype, tie_word_embeddings=tied, num_hidden_layers=2)
         for dtype in ("float32", "float16", "bfloat16", None)
     }
     words = vocabulary_size(stated[None]) * width(stated[None])
@@ -85,14 +85,14 @@ def test_frozen_embeddings_of_a_checkpoint_in_bf16_count_two_bytes_without_deeps
         (replace(lora, load_in_4bit=True), None, 2 * words * counted),
         (ModelConfig(), None, 0),
     ):
-        found = {}
-        for dtype, config in stated.items():
-            counts = count_weights(config, settings, causal=True)
-            assert counts == count_weights(config, settings, causal=True)  # counting leaves the config as it is
-            found[dtype] = estimate_memory(config, 100, settings, deepspeed, 1, causal=True, counts=counts)
-        assert found[None] == found["float32"] == found["float16"]
-        assert found[None].weights - found["bfloat16"].weights == fewer
-        assert replace(found[None], weights=0) == replace(found["bfloat16"], weights=0)
+        counts = {dtype: count_weights(config, settings, causal=True) for dtype, config in stated.items()}
+        assert counts[None] == counts["float32"] == counts["float16"] == count_weights(stated[None], settings, True)
+        plain, rounded = (
+            estimate_memory(stated[dtype], 100, settings, deepspeed, 1, causal=True, counts=counts[dtype])
+            for dtype in (None, "bfloat16")
+        )
+        assert plain.weights - rounded.weights == fewer
+        assert replace(plain, weights=0) == replace(rounded, weights=0)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -178,7 +178,9 @@ def test_a_causal_model_needs_memory_for_its_head_and_logits_too() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "granite", "gpt2", "mistral", "phi3", "olmo2"])
 def test_the_dtype_of_a_config_changes_no_estimate_since_a_run_loads_in_fp32(family: str, causal: bool) -> None:
-    stated = [AutoConfig.for_model(family, pad_token_id=0, dtype=dtype) for dtype in (None, "bfloat16")]
+    stated = [
+        AutoConfig.for_model(family, pad_token_id=0, dtype=dtype, num_hidden_layers=2) for dtype in (None, "bfloat16")
+    ]
     first, second = (estimate_memory(config, 1000, ModelConfig(), None, 1, causal) for config in stated)
     assert first is not None
     assert first == second
