@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shared import write_result
+from tables import number, table
 
 from lmgym.apps.games.dialogue.games import GAMES
 from lmgym.apps.games.dialogue.instances import TRAIN
@@ -99,6 +100,22 @@ def rise(before: list[float], after: list[float]) -> list[float]:
     low = difference - math.hypot(after[0] - after[1], before[2] - before[0])
     high = difference + math.hypot(after[2] - after[0], before[0] - before[1])
     return [round(x, 1) for x in (difference, low, high)]
+
+
+def walk(found: dict) -> list[str]:
+    """%Played by game and model: the table of docs/playpen.md."""
+    models = found["models"]
+    games = dict.fromkeys(game for played in models.values() for game in played)
+    cells = [[played_cell(models[model].get(game)) for model in models] for game in games]
+    return table(("game", *models), ([f"`{game}`", *row] for game, row in zip(games, cells, strict=True)))
+
+
+def played_cell(found: dict | None) -> str:
+    """'80 (58 to 92)', nothing of a game that the model did not play."""
+    if found is None:
+        return ""
+    value, low, high = (number(x, 0) for x in found["played"])
+    return f"{value} ({low} to {high})"
 
 
 if __name__ == "__main__":

@@ -79,8 +79,11 @@ class OptimizerConfig:
 
     @property
     def smallest_micro_batch(self) -> int:
-        """Fewest rows of a micro-batch: where tokens limit it, a long row is alone."""
-        return 1 if self.tokens_per_micro_batch else self.micro_batch
+        """Fewest rows of a micro-batch: where tokens limit it, a long row is alone.
+
+        An int and not an UpTo: DeepSpeed writes it into its checkpoints, which hold no classes of ours.
+        """
+        return 1 if self.tokens_per_micro_batch else int(self.micro_batch)
 
     def batch_tokens(self, row_tokens: int) -> int:
         """Most tokens of a forward pass on rows of at most `row_tokens`."""

@@ -197,7 +197,7 @@ def training_arguments(plan: TrainingPlan[Any], sampler: UpdateSampler):
         per_device_train_batch_size=o.smallest_micro_batch,
         gradient_accumulation_steps=plan.accumulation,
         num_train_epochs=o.epochs,
-        max_steps=o.max_updates,
+        max_steps=int(o.max_updates),  # not an UpTo, which DeepSpeed would write into its checkpoints
         learning_rate=o.learning_rate,
         weight_decay=o.weight_decay,
         adam_beta2=o.adam_beta2,

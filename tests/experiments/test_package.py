@@ -20,7 +20,8 @@ from patience import PATIENCE
 from lmgym import __version__
 
 NAME = f"lmgym-{__version__}"
-OURS = ("lmgym", "sft", "reward_models", "preferences", "ppo")
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+OURS = [name.removesuffix("*") for name in SETUPTOOLS["packages"]["find"]["include"]]
 
 
 def build(source: Path, kind: str, folder: Path) -> Path:
@@ -95,7 +96,7 @@ def test_the_command_and_the_packages_are_those_of_the_environment(environment: 
     assert run((environment / "lmgym", "--version"), cwd=tmp_path, **clean).stdout == f"lmgym {__version__}\n"
     code = f"import {', '.join(OURS)}, eval_rewards_api as e; print(*[m.__file__ for m in ({', '.join(OURS)}, e)])"
     found = run((environment / "python", "-c", code), cwd=tmp_path, **clean).stdout.split()
-    assert len(found) == 5
+    assert len(found) == len(OURS) + 1
     assert all(Path(path).is_relative_to(environment.parent) for path in found)
     listed = run((environment / "lmgym", "train", "ppo"), cwd=tmp_path, **clean).stdout
     assert "randomwalks" in listed
@@ -179,9 +180,8 @@ def test_the_image_gets_what_the_package_is_built_from_and_no_keys_runs_or_histo
     assert lines[1] == "*", "all that is not named stays outside"
     taken = {line[1:] for line in lines if line.startswith("!")}
     assert all((ROOT / name).exists() for name in taken)
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     grafted = re.findall(r"^graft (\S+)$", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
-    needed = {"requirements.txt", "pyproject.toml", "README.md", "LICENSE", *(name.rstrip("*") for name in packages)}
+    needed = {"requirements.txt", "pyproject.toml", "README.md", "LICENSE", *OURS}
     assert needed | {name.partition("/")[0] for name in grafted} <= taken
     assert not taken & {"outputs", ".git", "key.json", ".venv", "build", "tests"}
     assert {"**/key.json", "**/outputs", "**/__pycache__"} <= set(lines)

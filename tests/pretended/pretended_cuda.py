@@ -131,6 +131,7 @@ def _replace_cuda() -> None:
     cuda.Stream, cuda.Event, cuda.CUDAGraph = Stream, Stream, Graph
     cuda.set_sync_debug_mode = lambda mode: setattr(MODE, "warns", mode not in (0, "default"))
     _set(cuda.nvtx, range_push=0, range_pop=0)
+    _set(torch._C, _cuda_getCurrentRawStream=0)  # what bitsandbytes takes when it is imported beside a GPU
     _set(torch.Tensor, record_stream=None)
     torch.Generator = Generator  # type: ignore[misc, assignment]
     fork = torch.random.fork_rng

@@ -12,8 +12,8 @@ import torch
 from patience import PATIENCE
 from transformers import GPT2Config
 
-from lmgym.config import ModelConfig, RunConfig
-from lmgym.distributed.deepspeed_config import read_config, resolve_config
+from lmgym.config import ModelConfig, OptimizerConfig, RunConfig
+from lmgym.distributed.deepspeed_config import match_run, read_config, resolve_config
 from lmgym.errors import InputError
 from lmgym.training import plan
 from ppo import setup
@@ -28,6 +28,12 @@ def read(folder: Path, config) -> dict:
     path = folder / "ds.json"
     path.write_text(json.dumps(config))
     return read_config(path)
+
+
+def test_what_deepspeed_writes_into_its_checkpoints_has_no_class_of_ours() -> None:
+    unset = OptimizerConfig()
+    values = match_run({}, unset.smallest_micro_batch, 2, 4, ModelConfig().precision, unset.max_grad_norm)
+    assert {type(value) for value in values.values()} == {bool, int, float}
 
 
 @pytest.mark.parametrize("text", ["[" * 900 + "]" * 900, '{"bf16": ' * 900 + "1" + "}" * 900, "[" * 100_000])

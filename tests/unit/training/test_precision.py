@@ -52,13 +52,19 @@ def test_a_flag_names_a_precision(monkeypatch) -> None:
     assert of(with_native_precision(override(SFT, ["--seed", "1"]))) == "fp32"
 
 
-def test_a_precision_that_is_named_stays(tmp_path: Path, monkeypatch) -> None:
+def test_a_precision_that_is_named_stays_and_an_emulated_one_is_warned_of(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(precision, "computes_in_bf16", lambda: False)
-    named = replace(SFT, policy=ModelConfig(precision="bf16"))
+    named, warning = replace(SFT, policy=ModelConfig(precision="bf16")), "warning: this device emulates bf16"
     assert with_native_precision(named) is named
+    assert warning in capsys.readouterr().out
+    for other in ("fp32", "fp16"):
+        exact = replace(SFT, policy=ModelConfig(precision=other))
+        assert with_native_precision(exact) is exact
+    assert not capsys.readouterr().out
     config = tmp_path / "zero.json"
     config.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}))
     sharded = replace(SFT, run=replace(SFT.run, deepspeed=str(config)))
     assert with_native_precision(sharded) is sharded
+    assert warning in capsys.readouterr().out
     config.write_text(json.dumps({"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}))
     assert of(with_native_precision(sharded)) == "fp32"
