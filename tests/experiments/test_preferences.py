@@ -1,14 +1,18 @@
 """Preference training as a user launches it: the same run on ranks and under ZeRO, what it leaves, what it refuses."""
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from faulting import begin_and_wait, digest, measured, outcome
 from launching import (
     ROOT,
     assert_metrics_are_known,
+    finish,
     flags,
     largest_difference,
     launch,
@@ -155,11 +159,20 @@ def test_a_run_leaves_a_policy_its_rewards_and_its_figures(plain) -> None:
 
 
 @pytest.mark.slow
-def test_a_stopped_run_resumes_where_it_was_and_reads_its_reference(go: Go, plain, tmp_path: Path) -> None:
-    _, whole = plain("dpo")
-    folder = tmp_path / "run"
-    first, _ = go("python", output=folder, max_updates=2, save_updates=2)
-    assert "were computed" in words(first.stdout)
-    again, _ = go("python", output=folder, max_updates=UPDATES, save_updates=2)
+def test_a_killed_run_ends_as_the_uninterrupted_one_and_reads_its_reference(
+    small_models: dict[str, Path], few_pairs: Path, tmp_path: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    values = {"model": small_models["llama"], "dataset": few_pairs, **TRAIN, "save_updates": 1, "max_updates": 40}
+    script = PREFERENCES / "dpo.py"
+    asked = {folder: launch("python", *flags(**values, output=folder), script=script) for folder in (whole, killed)}
+    done = run(asked[whole])
+    assert "were computed" in words(done.stdout)
+    launched = begin_and_wait(asked[killed], killed, 2)
+    os.kill(launched.process.pid, signal.SIGKILL)
+    finish(launched)
+    assert outcome(killed)[0] != "finished"
+    again = run(asked[killed])
     assert "were read from" in words(again.stdout)
-    assert_same_run("dpo", folder, whole)
+    assert measured(killed) == measured(whole)
+    assert digest(killed) == digest(whole)
