@@ -40,7 +40,7 @@ def asked(talkative_models: dict[str, Path], chats_file: Path) -> Words:
         kind, config = ENGINES[engine]
         values = {"model": talkative_models["gpt2"], "prompts": chats_file, "output": output, **TRAIN, **changes}
         if config:
-            values["deepspeed"] = ROOT / "configs" / config
+            values.setdefault("deepspeed", ROOT / "configs" / config)
         return launch(kind, *flags(**values), *more, script=SCRIPT, ranks=ranks)
 
     return make
@@ -177,14 +177,14 @@ def test_with_a_damaged_shard_the_run_resumes_from_the_checkpoint_before(
 def test_a_killed_run_in_fp16_resumes_with_its_loss_scale(asked: Words, tmp_path: Path) -> None:
     sections, file = json.loads((ROOT / "configs/zero2.json").read_text()), tmp_path / "high.json"
     file.write_text(json.dumps(sections | {"fp16": {"enabled": "auto", "initial_scale_power": 24}}))
-    high = ("--deepspeed", file, "--precision", "fp16")
+    high = {"deepspeed": file, "precision": "fp16", "ranks": 1}
     straight, folder = tmp_path / "straight", tmp_path / "run"
-    assert run(asked("zero2", straight, *high, ranks=1), **NOISY, **PRETENDED).returncode == 0
+    assert run(asked("zero2", straight, **high), **NOISY, **PRETENDED).returncode == 0
     skipped = {line["step"]: line["policy/skipped_updates"] for line in read_lines(straight / "metrics.jsonl")[1:]}
     assert skipped[AN_ITERATION] > 0, "the first scale is too high"
     assert skipped[UPDATES] == 0, "and is lowered"
-    kill(asked("zero2", folder, *high, ranks=1), folder, 8, 0, 0.5, **PRETENDED)
-    assert run(asked("zero2", folder, *high, ranks=1), **NOISY, **PRETENDED).returncode == 0
+    kill(asked("zero2", folder, **high), folder, 8, 0, 0.5, **PRETENDED)
+    assert run(asked("zero2", folder, **high), **NOISY, **PRETENDED).returncode == 0
     assert_as_uninterrupted(folder, straight)
 
 
