@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shared import write_result
-from tables import number, table
+from tables import table, with_interval
 
 from lmgym.apps.games.dialogue.games import GAMES
 from lmgym.apps.games.dialogue.instances import TRAIN
@@ -114,8 +114,7 @@ def played_cell(found: dict | None) -> str:
     """'80 (58 to 92)', nothing of a game that the model did not play."""
     if found is None:
         return ""
-    value, low, high = (number(x, 0) for x in found["played"])
-    return f"{value} ({low} to {high})"
+    return with_interval(dict(zip(("value", "low", "high"), found["played"], strict=True)), 0)
 
 
 if __name__ == "__main__":

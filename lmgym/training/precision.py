@@ -21,17 +21,20 @@ def with_native_precision(config: T) -> T:
     A precision that the user, an experiment's file or DeepSpeed's config names stays. Raises InputError for a config
     of DeepSpeed that cannot be read.
     """
-    given = flatten(config)
-    in_config = _deepspeed_has_bf16(given["deepspeed"])
-    if not (in_config or given["precision"] == "bf16") or computes_in_bf16():
+    if computes_in_bf16():
         return config
-    preferred = isinstance(given["precision"], Preferred) and not in_config
+    given = flatten(config)
+    of_deepspeed = _deepspeed_has_bf16(given["deepspeed"])
+    if given["precision"] != "bf16" and not of_deepspeed:
+        return config
+    named = of_deepspeed or not isinstance(given["precision"], Preferred)
     if rank() == 0:
-        if preferred:
-            say("precision fp32, since this device emulates bf16, which takes 2 to 10 times as long (--precision bf16)")
-        else:
-            say("warning: this device emulates bf16: with --precision fp32 it is 2 to 10 times as fast")
-    return rebuild(config, {"precision": "fp32"}) if preferred else config
+        say(
+            "warning: this device emulates bf16: with --precision fp32 it is 2 to 10 times as fast"
+            if named
+            else "precision fp32, since this device emulates bf16, which takes 2 to 10 times as long (--precision bf16)"
+        )
+    return config if named else rebuild(config, {"precision": "fp32"})
 
 
 def computes_in_bf16() -> bool:
