@@ -22,7 +22,7 @@ from socket import create_connection
 from typing import Any, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from lmgym.config import Range
 from lmgym.errors import MOST_SECONDS, MOST_STEPS, InputError, ServerError, TooLong, one_line, shown
@@ -162,7 +162,7 @@ class ModelServer:
         """The result of `work(client, ask)`, where `client` is a class of the package `sdk`; a coroutine for `run`.
 
         `ask(send, read, needed, most)` returns the replies to a request, sent again if it fails. `slots` hold the
-        requests that run, by default under this server's limits.
+        requests that run, by default under this server's limits. An error is raised once those under way have ended.
         """
         own = slots or Slots(self.limits)
 
@@ -172,23 +172,27 @@ class ModelServer:
             while True:
                 sent = await own.take(most_cost)
                 try:
-                    replies, *tokens = await self._ask(sdk, send, read, needed, most_cost)
+                    replies, *tokens = await self._ask(sdk, send, read, needed, most_cost, own)
                 except TooMany as refusal:
                     await own.give(most_cost, 0.0)
                     self.limits.refused(sent, refusal, self.base_url)
                     continue
-                except Refusal:  # which the caller may answer with another request
+                except Exception as error:
+                    own.ended |= not isinstance(error, Refusal)  # which the caller may answer with another request
                     await own.give(most_cost, 0.0)
                     raise
                 self.limits.answered()
                 await own.give(most_cost, spending.cost(*tokens) if spending and any(tokens) else most_cost)
                 return replies
-            # after any other error nothing is given back: it ends all, and no other request begins
 
         async with client(
             api_key="-", base_url=self.base_url, timeout=None, max_retries=0, http_client=self._http_client(sdk)
         ) as opened:
-            return await work(opened, ask)
+            try:
+                return await work(opened, ask)
+            except Exception:
+                await own.end()
+                raise
 
     def _http_client(self, sdk: Any) -> Any:
         """No proxy, netrc or redirect: each would take the key, or the prompts, where nobody sent them."""
@@ -208,10 +212,10 @@ class ModelServer:
             event_hooks={"request": [set_headers]},
         )
 
-    async def _ask(self, sdk: Any, send: Send, read: Read, needed: Needed, most_cost: float) -> Counted:
-        stop = stop_after_attempt(self.retries + 1)
-        wait = wait_exponential(FIRST_WAIT, LONGEST_WAIT)
-        retrying = AsyncRetrying(stop=stop, wait=wait, retry=retry_if_exception_type(RequestFailed), reraise=True)
+    async def _ask(self, sdk: Any, send: Send, read: Read, needed: Needed, most_cost: float, slots: Slots) -> Counted:
+        stop, wait = stop_after_attempt(self.retries + 1), wait_exponential(FIRST_WAIT, LONGEST_WAIT)
+        again = retry_if_exception(lambda error: isinstance(error, RequestFailed) and not slots.ended)
+        retrying = AsyncRetrying(stop=stop, wait=wait, retry=again, reraise=True)
         try:
             return await retrying(self._attempt, sdk, send, read, needed, most_cost)
         except RequestFailed as last:

@@ -6,9 +6,11 @@ Design decisions:
 - There is one limit of time for all of this, `patience`: seconds since the server's last answer.
 - The cost is reserved before a request is sent, at the most that it can be, so that requests under way cannot exceed it
   together. A request that may have been answered unseen (a timeout) counts as its most.
+- An error ends all requests, but not those under way: their answers, which may be paid for, are handed on first.
 """
 
 import asyncio
+import contextlib
 import re
 import threading
 import time
@@ -124,9 +126,11 @@ class Slots:
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits, self.running, self.changed = limits, 0, asyncio.Condition()
+        self.ended = False
+        """True after an error that ends all: no other request is sent"""
 
     async def take(self, most_cost: float) -> float:
-        """Waits until a request that may cost so much can be sent; the time of sending.
+        """Waits until a request that may cost so much can be sent, for ever once all has ended; the time of sending.
 
         Raises CostReached if it cannot be paid when no other request runs.
         """
@@ -134,18 +138,21 @@ class Slots:
         async with self.changed:
             while True:
                 payable = spending is None or spending.spent + spending.reserved + most_cost <= spending.most
-                if payable and self.running < int(self.limits.allowed):
+                if not self.ended and payable and self.running < int(self.limits.allowed):
                     break
-                if spending and not payable and not self.running:
-                    for _ in range(STEPS):  # the answer that came last is handed on first, since this error ends all
-                        await asyncio.sleep(0)
+                if not self.ended and spending and not payable and not self.running:
                     raise spending.reached(most_cost)
                 await self.changed.wait()
             self.running += 1
             if spending:
                 spending.reserved += most_cost
-        while (left := self.limits.open_at - time.monotonic()) > 0:
-            await asyncio.sleep(left)
+        while not self.ended and (left := self.limits.open_at - time.monotonic()) > 0:
+            async with self.changed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.changed.wait(), left)
+        if self.ended:
+            await self.give(most_cost, 0.0)
+            return await self.take(most_cost)
         return time.monotonic()
 
     async def give(self, most_cost: float, cost: float) -> None:
@@ -156,6 +163,15 @@ class Slots:
                 spending.reserved -= most_cost
                 spending.spent += cost
             self.changed.notify_all()
+
+    async def end(self) -> None:
+        """Lets no other request begin, and returns when the answers of those under way have been handed on."""
+        self.ended = True
+        async with self.changed:
+            self.changed.notify_all()
+            await self.changed.wait_for(lambda: not self.running)
+        for _ in range(STEPS):
+            await asyncio.sleep(0)
 
 
 def too_many(status: int, headers: Mapping[str, str], text: str, words: str) -> TooMany | None:

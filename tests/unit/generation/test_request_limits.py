@@ -120,6 +120,32 @@ def test_without_a_limit_of_cost_all_requests_are_sent() -> None:
     assert run_requests(RequestLimits(5), 3.0, 1.0, 40) == (40, 5)
 
 
+def test_an_end_waits_for_what_is_under_way_and_lets_nothing_begin_that_a_server_put_off() -> None:
+    limits, handed_on = RequestLimits(4), []
+    begun = 0
+
+    async def request(slots: Slots, number: int) -> None:
+        nonlocal begun
+        await slots.take(0.0)
+        begun += 1
+        if number == 0:  # the server asks the next two to wait for an hour
+            limits.open_at = time.monotonic() + 3600
+        await asyncio.sleep(0.05)
+        await slots.give(0.0, 0.0)
+        handed_on.append(number)
+
+    async def ended() -> None:
+        slots = Slots(limits)
+        waiting = [asyncio.create_task(request(slots, number)) for number in range(3)]
+        await asyncio.sleep(0.01)
+        await slots.end()
+        assert (begun, handed_on, slots.running) == (1, [0], 0)
+        for one in waiting:
+            one.cancel()
+
+    asyncio.run(asyncio.wait_for(ended(), 60))
+
+
 def test_a_try_whose_answer_did_not_come_counts_as_its_most() -> None:
     spending = Spending((1.0, 1.0), most=5.0)
     spending.lose(3.0)

@@ -463,6 +463,7 @@ def test_fp16_is_refused_where_it_would_not_take_effect(monkeypatch) -> None:
     with pytest.raises(InputError, match="--precision fp16 needs a GPU and none was found; use bf16 or fp32"):
         train(PPOConfig("x", policy=policy), pytest.fail)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("lmgym.training.precision.computes_in_bf16", lambda: True)
     with pytest.raises(InputError, match=r"fp16 without --deepspeed.*use bf16 or fp32, or add --deepspeed"):
         train(PPOConfig("x", policy=policy), pytest.fail)
     check_settings(PPOConfig("x", policy=policy, run=RunConfig(deepspeed="configs/zero2.json")), 2)
