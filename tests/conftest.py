@@ -33,9 +33,16 @@ from servers import Server, ServerProcess  # what they are told of the environme
 
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 atexit.register(shutil.rmtree, Path(os.environ["LMGYM_VERDICTS"]).parent, ignore_errors=True)
-NAMES = count()
+NAMES, SLOW_TIMEOUT = count(), 3600.0  # seconds
 ROOT = Path(__file__).parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests have an hour before they count as hanging: two of `make test-full` share a core."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
 
 
 def pytest_collection_finish() -> None:

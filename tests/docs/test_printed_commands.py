@@ -151,6 +151,7 @@ def test_short_blocks_run_as_printed_in_processes_that_python_starts(expensive: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)  # each block has its own
 @pytest.mark.real
 def test_every_block_runs_as_printed_in_a_fresh_environment(real_model: Path, tmp_path: Path) -> None:
     copy_repository(tmp_path)

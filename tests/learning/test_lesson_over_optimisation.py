@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_the_gold_rises_and_falls_while_the_reward_rises_and_an_alarm_without_gold_rings(tmp_path: Path) -> None:
     drawn = ["--output", str(tmp_path / "figure.svg")] if find_spec("matplotlib") else []
     done = subprocess.run(

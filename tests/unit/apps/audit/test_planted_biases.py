@@ -95,7 +95,6 @@ def test_a_planted_bias_is_named_with_the_prompts_that_the_audit_asks_for(name: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("prompts", "kind"),
     [(2, "uniform"), (5, "uniform"), (12, "uniform"), (40, "uniform"), (12, "skewed"), (12, "coarse")],
@@ -109,7 +108,6 @@ def test_at_most_28_of_400_tables_of_random_effects_name_any_bias(prompts: int, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_at_most_28_of_400_audits_of_random_scorers_name_any_bias() -> None:
     count = sum(a_random_audit_names_a_bias(12, seed) for seed in range(400))
     print(f"12 prompts: {count} of 400 audits of random scorers name a bias")
