@@ -151,18 +151,14 @@ def test_what_alarms_said_is_counted_right() -> None:
     assert (read_plan("alarms")[1].proxies[proxy].fault, world) == ("word", "15")
     same, other, logs = (rung(exploited, name) for name in ("ours", "other base", "logs"))
     for said in (
-        f"ours noticed {same} of {len(exploited)} exploited runs, all of them against one scorer (a word, in world "
-        "15), and that of the other half none.",
-        f"One that began at another model noticed {other}, {rung(grpo, 'other base')} of them of GRPO, "
-        f"and one of users' traces {logs}. None of them rang in any of {len(sound)} sound runs.",
+        f"all of the {same} exploited runs that ours noticed are against one scorer (a word, in world 15), and "
+        f"{rung(grpo, 'other base')} of the {other} that one from another model noticed are of GRPO.",
         f"In {risen['other']} of the exploited runs the scorer of other pairs",
         f"in {risen['base']} also the one that began at another model, in {risen['logs']} the one of traces",
-        f"noticed {same} of {len(exploited)} exploited runs, one of another base model {other}, so that an alarm that",
     ):
         assert said in PAGE
     assert f"in {risen['other']} of {len(exploited)} exploited runs of the" in PPO
     rest = max(rung(exploited, name) for name in ("variance", "spread", "duplicates"))
-    assert f"equal replies noticed at most {rest}." in PAGE
     assert f"noticed {same} of {len(exploited)} exploited runs, one from another model {other}," in NEGATIVE
     assert f"the others {max(rest, logs)} or fewer; a threshold of the KL {rung(exploited, 'KL')} |" in NEGATIVE
 
@@ -175,17 +171,14 @@ def test_exploited_runs_with_a_planted_fault_and_without_are_counted_right() -> 
     assert f"{with_fault}, and {len(lost) - sum(lost)} of {len(TRIAL) - sum(planted)} against those" in PAGE
 
 
-def test_what_the_kl_and_the_length_said_is_counted_right() -> None:
+def test_what_the_kl_said_is_counted_right() -> None:
     weights = {f"{folder_of(run.world)}/{run.name}": run.kl for run in read_plan("alarms")[1].runs}
     exploited, sound = ([run for run in TRIAL if run.outcome == kind] for kind in ("exploited", "sound"))
     free = [run for run in TRIAL if not weights[run.name]]
     lost, kept = ([run for run in runs if weights[run.name]] for runs in (exploited, sound))
     for said in (
-        f"**The KL noticed {rung(exploited, 'KL')} of {len(exploited)}**, with {rung(sound, 'KL')} false alarms in "
-        f"{len(sound)} sound runs",
         f"of which {len(exploited) - len(lost)} of {len(free)} are exploited",
         f"Among those with a penalty it noticed {rung(lost, 'KL')} of {len(lost)}, with {rung(kept, 'KL')} false",
-        f"**Length noticed {rung(exploited, 'length')}, and rings in {rung(sound, 'length')} sound runs too.**",
     ):
         assert said in PAGE
 
