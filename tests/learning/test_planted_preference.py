@@ -69,7 +69,7 @@ def held_out_accuracy(model: Path, folder: Path, swap: bool) -> tuple[float, flo
     train_pairwise(
         RewardModelConfig(
             name="polite",
-            scorer=ModelConfig(model=str(model), lora_rank=8, precision="bf16"),
+            scorer=ModelConfig(model=str(model), lora_rank=8),
             data=RowsConfig(str(train), eval_dataset=str(test), max_length=128),
             optimizer=OptimizerConfig(learning_rate=5e-4, epochs=2, global_batch=16, micro_batch=16),
             run=RunConfig(output=str(folder / "out"), tracking="none", eval_updates=100, save_updates=-1),

@@ -38,7 +38,7 @@ def test_a_reward_of_a_few_lines_rises_on_held_out_prompts_by_more_than_two_stan
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = PPOConfig(
         name="speaks",
-        policy=ModelConfig(str(real_model), precision="bf16"),
+        policy=ModelConfig(str(real_model)),
         rollout=RolloutConfig(str(prompts), eval_size=HELD_OUT, num_rollouts=64, max_new_tokens=24),
         method=MethodConfig(ppo_epochs=3, num_layers_unfrozen=2),
         optimizer=OptimizerConfig(2e-4, global_batch=64, micro_batch=16, max_updates=UPDATES),
