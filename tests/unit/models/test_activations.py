@@ -145,7 +145,7 @@ def test_a_model_that_cannot_be_counted_is_estimated_and_one_line_says_why(capfd
 def test_a_count_that_takes_long_is_given_up(capfd, monkeypatch) -> None:
     monkeypatch.setattr(activations, "SECONDS", 0)
     assert activation_bytes(llama(8), 1000, ModelConfig(), False) == UNKNOWN_LAYER * 1000 * 64 * 8
-    assert "failed (TimeoutError: it takes more than 0 s); a rough figure" in capfd.readouterr().err
+    assert "failed (TimeoutError: it takes more than 0 s of a processor); a rough figure" in capfd.readouterr().err
 
 
 def test_the_models_of_a_count_have_no_data(monkeypatch) -> None:
