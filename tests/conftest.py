@@ -33,7 +33,8 @@ from servers import Server, ServerProcess  # what they are told of the environme
 
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 atexit.register(shutil.rmtree, Path(os.environ["LMGYM_VERDICTS"]).parent, ignore_errors=True)
-NAMES, SLOW_TIMEOUT = count(), 3600.0  # seconds
+NAMES = count()
+SLOW_TIMEOUT = 3600.0  # seconds
 ROOT = Path(__file__).parent.parent
 REAL_PAIRS = ROOT.parent / "shared/data/hh-rlhf-harmless/pairs.jsonl.gz"
 
@@ -46,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: the garbage collector, which trainers call, need not go through it each time."""
+    """Takes what is imported by now from the garbage collector, which trainers call and which would go through it."""
     gc.freeze()
 
 

@@ -147,9 +147,9 @@ class Slots:
             if spending:
                 spending.reserved += most_cost
         while not self.ended and (left := self.limits.open_at - time.monotonic()) > 0:
-            async with self.changed:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.changed.wait(), left)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left), self.changed:
+                    await self.changed.wait()
         if self.ended:
             await self.give(most_cost, 0.0)
             return await self.take(most_cost)

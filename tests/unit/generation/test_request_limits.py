@@ -1,4 +1,4 @@
-"""What servers ask for in headers and words, requests at a time that fall and recover, costs that are not exceeded."""
+"""Servers' wishes in headers and words, requests at a time that fall and recover, costs that are not exceeded."""
 
 import asyncio
 import contextlib

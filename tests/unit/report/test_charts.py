@@ -1,4 +1,4 @@
-"""What a chart is told to draw."""
+"""The rows of a report's charts."""
 
 from lmgym.report.charts import scatter_path
 
