@@ -6,6 +6,7 @@ Every number is finite and has an upper limit, where values stop making sense; t
 import difflib
 import errno
 import re
+import resource
 import shlex
 import stat
 from collections.abc import Iterable, Sequence
@@ -61,6 +62,14 @@ class RunStopped(Exception):
 
     def __str__(self) -> str:
         return self.why
+
+
+def too_many_files() -> InputError:
+    """The error of a process that may open no more files."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return InputError(
+        f"more files are open than the {most:,} that this process may have; raise it with ulimit -n 65536"
+    )
 
 
 def shown(value: object, limit: int = 80) -> str:

@@ -69,13 +69,15 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def parse_config(path: str | Path) -> tuple[Path, dict[str, Any]]:
     """The file of a config, and its content as `read_config` returns it; without importing DeepSpeed, which is slow.
 
-    Raises InputError for a file that does not exist, is not JSON, or that no run can use.
+    Raises InputError for a file that does not exist or cannot be read, is not JSON, or that no run can use.
     """
     file = _find_config(str(path))
     try:
         config = json.loads(regular(file).read_text())
     except (ValueError, RecursionError) as error:
         raise InputError(f"DeepSpeed config {shown_path(file)} is not JSON: {one_line(str(error))}") from error
+    except OSError as error:
+        raise InputError(f"DeepSpeed config {shown_path(file)} cannot be read: {one_line(str(error))}") from error
     if _levels(config) > MOST_LEVELS:
         raise InputError(f"DeepSpeed config {shown_path(file)} has more than {MOST_LEVELS} levels of lists and objects")
     return file, complete(config, f"DeepSpeed config {shown_path(file)}")

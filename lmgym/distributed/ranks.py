@@ -5,21 +5,25 @@ Plain `python` is one rank: the launcher's variables are set here if they are mi
 
 import logging
 import os
+import resource
 import socket
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import psutil
 import torch
 import torch.distributed as dist
 
 from lmgym.console import VERBOSE
 from lmgym.distributed.deepspeed_config import import_deepspeed
 from lmgym.distributed.start_deadline import ARRIVE_SECONDS, CONNECT_SECONDS, deadline
-from lmgym.errors import InputError, RunStopped, ServerError
+from lmgym.errors import InputError, RunStopped, ServerError, too_many_files
 
 T = TypeVar("T")
+FREE_FILES = 64
+"""that a rank must be able to open: where its connections find none, torch ends the process or does not say why"""
 
 
 def rank() -> int:
@@ -41,7 +45,7 @@ def start_distributed(use_deepspeed: bool, stall_timeout: float = 0.0) -> None:
     """Joins the ranks. Call it before TrainingArguments and before the model, or ZeRO-3 cannot shard at load.
 
     Ends with exit 70 if ranks are missing after the seconds of `start_deadline`, or `stall_timeout` if that is less and
-    not 0.
+    not 0. Raises InputError where too few files can be opened.
     """
     on_gpu = torch.cuda.is_available()
     if on_gpu:
@@ -55,6 +59,8 @@ def start_distributed(use_deepspeed: bool, stall_timeout: float = 0.0) -> None:
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     if world_size() == 1 and not use_deepspeed:
         return
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < psutil.Process().num_fds() + FREE_FILES:
+        raise too_many_files()
     defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     for name, value in {**defaults, "MASTER_PORT": str(free_port())}.items():
         os.environ.setdefault(name, value)

@@ -3,13 +3,12 @@
 import atexit
 import errno
 import os
-import resource
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from lmgym.console import print_to_nowhere, readers_left, replace_unencodable, show_exception
-from lmgym.errors import STORAGE_FULL, InputError, RunStopped, ServerError, shown_path
+from lmgym.errors import STORAGE_FULL, InputError, RunStopped, ServerError, shown_path, too_many_files
 from lmgym.runs.files import files_error, storage_error
 from lmgym.runs.flags import exit_with_error
 from lmgym.runs.process_state import end_process
@@ -56,7 +55,7 @@ def launch(main: Callable[[], object]) -> None:
     except Exception as error:
         if not files_error(error):
             raise
-        _exit(_too_many_files())
+        _exit(too_many_files())
     succeeded.append(True)
 
 
@@ -65,20 +64,13 @@ def _user_error(error: OSError) -> InputError | RunStopped | None:
     if error.errno == errno.ENAMETOOLONG:
         return InputError(f"{error.strerror}: {shown_path(error.filename)}; needed: a shorter path")
     if files_error(error):
-        return _too_many_files()
+        return too_many_files()
     if not (cause := storage_error(error)):
         return None
     why = f"a file, or the output, could not be written ({cause}); free space, then run the same command again"
     stopped = RunStopped(why, "failed", STORAGE_FULL)
     stopped.alone = True
     return stopped
-
-
-def _too_many_files() -> InputError:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return InputError(
-        f"more files are open than the {most:,} that this process may have; raise it with ulimit -n 65536"
-    )
 
 
 def _exit(error: InputError | RunStopped | ServerError) -> NoReturn:

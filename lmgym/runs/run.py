@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TextIO, final
 from lmgym.aids import aid, failures
 from lmgym.config import SharingConfig
 from lmgym.console import say
-from lmgym.errors import InputError, RunStopped, one_line, outcome_of
+from lmgym.errors import STORAGE_FULL, InputError, RunStopped, one_line, outcome_of
 from lmgym.masking import masked
 from lmgym.report.key_figures import total_cost
 from lmgym.runs.files import read_json, storage_error, storage_full, write_json, write_lines, write_text
@@ -299,7 +299,7 @@ class Run:
         outcome, exit_code = outcome_of(stopped or error)
         earlier = self.write_error
         self.finish(outcome, exit_code, None if outcome in ("finished", "interrupted") else stopped or error)
-        if self.write_error and not earlier and not stopped:
+        if self.write_error and not earlier and not stopped and exit_code != STORAGE_FULL:  # which says so already
             if error is None:
                 stopped = storage_full(self.write_error, self.folder)
             else:  # the first error is the one to show

@@ -101,6 +101,14 @@ def _kill_group(child: int) -> None:
         os.killpg(child, signal.SIGKILL)
 
 
+def _limit_files(most: int) -> None:
+    """Lets this process open `most` files more, whichever numbers are free."""
+    free = [os.dup(2) for _ in range(most + 1)]
+    for handle in free:
+        os.close(handle)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1], free[-1]))
+
+
 def _become(words: Sequence[str], folder: Path, out: Path, err: Path, most_files: int | None) -> NoReturn:
     """Runs the command in this process, which ends with its exit code."""
     code = 1
@@ -120,8 +128,7 @@ def _become(words: Sequence[str], folder: Path, out: Path, err: Path, most_files
         faulthandler.enable(file=2)
         faulthandler.register(signal.SIGXCPU, file=2, chain=True)  # where it hangs
         if most_files is not None:
-            most = max(map(int, os.listdir("/proc/self/fd"))) + most_files
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            _limit_files(most_files)
         code = _run(words)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -178,7 +178,7 @@ def make_case(base: Path, folder: Path, seed: int, number: int, kinds: Sequence[
             damage.append(damage_again(rng, path, others))
     words = _with_base(rng.choice(spec.commands), base)
     if rng.random() < 0.05:
-        most = rng.randrange(8)
+        most = rng.randrange(1, 9)  # one for the command itself
         return Case(number, kind, (*damage, f"{most} more open files"), words, most)
     return Case(number, kind, tuple(damage), words)
 

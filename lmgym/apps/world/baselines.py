@@ -47,17 +47,18 @@ def baselines(folder: str | Path, rows: int | None = None) -> dict[str, float]:
     if len(held_out) < len(gold) or gold["utility"].is_null(nan_is_null=True).to_pylist().count(True):
         raise InputError(f"{shown_path(folder / 'gold_eval.parquet')} has rows without a reply or a utility; {AGAIN}")
     found = {}
-    for name, inputs in (
-        ("length", lambda chats, replies: _length(replies)),
-        ("bag_of_words", _bag_of_words(*train)),
-        ("oracle", world.features),
+    for name, fitted_to in (
+        ("length", lambda *_: lambda chats, replies: _length(replies)),
+        ("bag_of_words", _bag_of_words),
+        ("oracle", lambda *_: world.features),
     ):
         try:
+            inputs = fitted_to(*train)
             scores = _fit(
                 inputs(*train), labels, inputs([chat for chat, _ in held_out], [reply for _, reply in held_out])
             )
             rho = gold_correlation(scores, gold["utility"].to_numpy())["gold_spearman"]
-        except (ValueError, LookupError) as error:  # one label for all rows, or texts of another world
+        except (ValueError, LookupError) as error:  # one label for all rows, no words, texts of another world
             fault = one_line(f"{type(error).__name__}: {error}", 80)
             raise InputError(f"no {name} baseline fits {shown_path(folder)}: {fault}; {AGAIN}") from error
         if rho is None:

@@ -18,6 +18,7 @@ from full_disk import largest_file
 from patience import PATIENCE
 
 from lmgym.errors import InputError, RunStopped
+from lmgym.runs.files import storage_full
 from lmgym.runs.locks import is_free
 from lmgym.runs.resuming import Start
 from lmgym.runs.run import Run
@@ -431,6 +432,16 @@ def test_a_full_disk_at_the_end_does_not_hide_the_first_error(
     with pytest.raises(RuntimeError, match="the first"), largest_file(16), run:
         raise RuntimeError("the first")
     assert "the outcome is not recorded" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_once_where_neither_a_checkpoint_nor_the_outcome_finds_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = start(tmp_path)
+
+    with pytest.raises(RunStopped, match="the checkpoint"), largest_file(16), run:
+        raise storage_full("the checkpoint could not be written", tmp_path)
+    assert "the outcome is not recorded" not in capsys.readouterr().err
 
 
 def test_a_full_disk_at_the_very_end_of_a_run_is_not_a_success(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Length, a bag of words and the oracle on a small world."""
 
 import json
+import shutil
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 
@@ -39,4 +41,14 @@ def test_another_version_is_refused(folder: Path, tmp_path: Path) -> None:
     record = json.loads((folder / "world.json").read_text()) | {"version": "0.9"}
     (tmp_path / "world.json").write_text(json.dumps(record))
     with pytest.raises(InputError, match=r"version 0\.9.*make it again"):
+        baselines(tmp_path)
+
+
+def test_logs_without_a_word_are_refused_in_a_line(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    logs = pyarrow.parquet.read_table(folder / "logs.parquet")
+    place = logs.column_names.index("input_text")
+    logs = logs.set_column(place, "input_text", pyarrow.nulls(len(logs), pyarrow.string()))
+    pyarrow.parquet.write_table(logs, tmp_path / "logs.parquet")
+    with pytest.raises(InputError, match=r"no bag_of_words baseline fits .*empty vocabulary"):
         baselines(tmp_path)
