@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from launching import ROOT, free_port
+from launching import ROOT
 from patience import PATIENCE
+
+from lmgym.distributed.ports import free_port
 
 FOLDER = Path(os.environ.get("LMGYM_OPENENV") or ROOT / "build/openenv")
 PYTHON = FOLDER / "bin/python"

@@ -6,7 +6,6 @@ Plain `python` is one rank: the launcher's variables are set here if they are mi
 import logging
 import os
 import resource
-import socket
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ import torch.distributed as dist
 
 from lmgym.console import VERBOSE
 from lmgym.distributed.deepspeed_config import import_deepspeed
+from lmgym.distributed.ports import free_port
 from lmgym.distributed.start_deadline import ARRIVE_SECONDS, CONNECT_SECONDS, deadline
 from lmgym.errors import InputError, RunStopped, ServerError, too_many_files
 
@@ -87,13 +87,6 @@ def stop_distributed() -> None:
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
-
-
-def free_port() -> int:
-    """A port that is free now: launchers default to 29500, on which two runs of a machine would collide."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import torch
 
-from lmgym.distributed.ranks import free_port, rank
+from lmgym.distributed.ports import free_port
+from lmgym.distributed.ranks import rank
 from lmgym.errors import InputError, ServerError
 from lmgym.generation.model_server import is_loopback
 from lmgym.generation.vllm_plugin.lmgym_vllm import (

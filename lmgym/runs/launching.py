@@ -15,6 +15,7 @@ import click
 
 from lmgym.config import Range, RunConfig
 from lmgym.console import say
+from lmgym.distributed.ports import free_port
 from lmgym.errors import NAME, InputError, did_you_mean, found_from, shown, shown_path
 from lmgym.runs.fields import flag_types, rebuild
 from lmgym.runs.flag_help import USAGE, split_help
@@ -320,9 +321,8 @@ def launch_command(file: Path, flags: Sequence[str], processes: int) -> list[str
     """
     script = [str(file), *flags]
     if uses_deepspeed(flags):
-        from lmgym.distributed.ranks import free_port  # of its own: two runs may share a machine
-
         module = "deepspeed.launcher.runner"
+        # a port of its own: two runs may share a machine
         settings = [*_devices(processes), "--master_port", str(free_port()), "--log_level", "error"]
     elif processes > 1:
         module, settings = "torch.distributed.run", ["--standalone", "--nproc_per_node", str(processes)]

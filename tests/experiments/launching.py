@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from typing import IO, Any
 
 from forking import Forked
 from patience import PATIENCE
+
+from lmgym.distributed.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENT = ROOT / "reward_models/experiments/hh_pairwise.py"
@@ -114,13 +115,6 @@ def scripts_are_forked() -> Iterator[None]:
         yield
     finally:
         subprocess.run = started
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def flags(**values: object) -> list[object]:

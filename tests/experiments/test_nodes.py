@@ -10,7 +10,6 @@ from launching import (
     ROOT,
     finish,
     flags,
-    free_port,
     largest_difference,
     launch,
     read_metrics,
@@ -18,6 +17,8 @@ from launching import (
     run,
     start,
 )
+
+from lmgym.distributed.ports import free_port
 
 pytestmark = pytest.mark.slow
 

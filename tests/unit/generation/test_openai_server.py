@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from itertools import pairwise
 import pytest
 from patience import wait_until
 
+from lmgym.distributed.ports import free_port
 from lmgym.errors import InputError, ServerError
 from lmgym.generation import model_server
 from lmgym.generation.openai_server import SEED_STEP, ServedGenerator
@@ -42,12 +42,6 @@ def texts(replies: list) -> list[list[str]]:
 
 def everything_said(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error) + repr(error.args)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def test_a_chat_is_sent_as_messages_and_n_replies_come_from_one_request(serve) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lmgym.console import VERBOSE, draw_live_line, erase_live_line, on_terminal, say
+from lmgym.distributed.ports import free_port
 from lmgym.report.status_line import StepTimes, clock
 from lmgym.runs.files import read_json
 from lmgym.runs.gpus import visible_gpus
@@ -104,8 +105,6 @@ def _finished_run(step: DemoStep) -> str:
 
 def _run(step: DemoStep, what: str, folder: Path, times: StepTimes) -> int:
     """The exit code of a step, whose command and output go to a log; 130 if the user stopped it."""
-    from lmgym.distributed.ranks import free_port
-
     words = list(step.words)
     if "--num_gpus" in words:  # not part of the recorded command
         words[1:1] = ["--master_port", str(free_port())]
