@@ -9,6 +9,7 @@ from lmgym.environments.named import NamedEnvironment, load_environment
 from lmgym.environments.protocol import RewardFunction, Task
 from lmgym.environments.scorer_reward import Source
 from lmgym.errors import InputError, shown
+from lmgym.runs.paths import absolute_items
 from ppo.config import PPOConfig, RolloutConfig
 from ppo.rewards import SCORER_SETTINGS, load_scorer_reward
 from ppo.task_setups import TaskSetup, refuse_unused
@@ -25,7 +26,9 @@ def environment_episodes(config: PPOConfig, tokenizer: Any) -> TaskSetup:
     words = config.rollout.environment
     if not words:
         raise InputError("there is no environment; needed: --environment SCHEME:NAME, as `lmgym env list` shows")
-    if config.rollout.prompts != RolloutConfig().prompts:
+    # a run's paths are absolute where such a file is there
+    prompts, default = (absolute_items("prompts", rollout.prompts) for rollout in (config.rollout, RolloutConfig()))
+    if prompts != default:
         raise InputError(
             f"--environment {shown(words)} has tasks of its own, beside --prompts {shown(config.rollout.prompts)}; "
             "needed: one of them"

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from launching import read_metrics, words
@@ -95,6 +96,17 @@ def test_a_game_of_the_ladder_is_trained_on_by_its_name_with_its_reference_lines
 def test_a_setup_of_a_game_refuses_what_it_cannot_use(go: Go, settings: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         go(**(NAMED | {"environment": "games:shop"} | settings))
+
+
+def test_a_world_that_lies_where_prompts_are_read_by_default_is_not_taken_for_prompts_of_the_user(
+    go: Go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / RolloutConfig().prompts
+    there.parent.mkdir(parents=True)
+    there.touch()
+    folder = go(**NAMED, environment="games:shop", num_rollouts=8, eval_size=4)
+    assert (folder / "model").is_dir()
 
 
 def test_a_game_of_two_is_played_against_a_script(go: Go) -> None:
