@@ -66,6 +66,9 @@ def start_distributed(use_deepspeed: bool, stall_timeout: float = 0.0) -> None:
         os.environ.setdefault(name, value)
     join = partial(_join, "nccl" if on_gpu else "gloo", use_deepspeed)
     if world_size() == 1:
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # torchrun's agent holds its port
+            # it meets nobody, and the port of DeepSpeed's launcher is the same for all runs
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
         join()
         return
     limit = stall_timeout or float("inf")

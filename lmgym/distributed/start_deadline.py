@@ -77,8 +77,9 @@ class _Start:
                 multi_tenant=True,  # torch's own store has the same address
             )
         except dist.DistError as error:
-            if rank == 0 and not agents:  # such as a port in use
-                raise
+            if rank == 0 and not agents:
+                why = f"rank 0 cannot listen at {self._at} ({_reason(error)}); needed: a free port (--master_port)"
+                raise self._stopped(why) from None
             why = f"{self._name(rank, _host())} did not reach rank 0 at {self._at} ({_reason(error)})"
             raise self._stopped(f"{why}; needed: {_cause()}") from None
         self._store = dist.PrefixStore(f"lmgym/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -276,7 +276,7 @@ def test_other_settings_and_a_folder_in_use_are_refused(asked: Words, tmp_path: 
     finish(launched)
     other = run(asked("plain", folder, cliprange=0.3))
     assert other.returncode == 2
-    assert "cliprange was 0.2, now 0.3" in words(other.stderr)
+    assert "cliprange was None, now 0.3" in words(other.stderr)
     other = run(asked("plain", folder, max_prompt=24))
     assert "max_prompt was 0, now 24" in words(other.stderr)
 
