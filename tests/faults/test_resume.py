@@ -170,9 +170,11 @@ def test_a_run_killed_after_its_last_update_only_evaluates_and_saves(
     run(words("plain", folder))
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(record | {"outcome": "running"}))
-    (folder / "model" / "model.safetensors").unlink()
+    last = folder / "last" / "model.safetensors"  # the best is in model/ since its evaluation
+    last.unlink()
     go_on(words, folder, "plain")
     assert_as_uninterrupted(folder, uninterrupted("plain"))
+    assert last.read_bytes() == (uninterrupted("plain") / "last" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow
