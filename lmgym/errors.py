@@ -55,6 +55,8 @@ class RunStopped(Exception):
     """A run stopped deliberately before its end, with the reason, the outcome for run.json and the exit code."""
 
     alone = False
+    follows = False
+    """True if another rank has ended, whose exit code a launcher is to see first"""
 
     def __init__(self, why: str, outcome: str, exit_code: int) -> None:
         super().__init__(why, outcome, exit_code)  # all of them: ranks send it to each other

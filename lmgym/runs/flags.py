@@ -107,7 +107,8 @@ def exit_with_error(error: InputError | RunStopped | ServerError) -> NoReturn:
             say(bounded(line), error=True)
             for detail in error.details if isinstance(error, InputError) else ():
                 say(f"  {bounded(printed_line(detail))}", error=True)
-    else:
+    if not (_is_main() or error.alone) or (isinstance(error, RunStopped) and error.follows):
+        sys.stderr.flush()
         time.sleep(HEAD_START_SECONDS)
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

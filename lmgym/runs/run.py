@@ -344,6 +344,7 @@ def _stopped_by_lost_rank(error: BaseException | None) -> RunStopped | None:
     why = f"the connection to another rank is lost ({one_line(str(error), 80)}); the launcher says which one ended, "
     stopped = RunStopped(f"{why}and how; the same command goes on from its last checkpoint, if it has one", "failed", 1)
     stopped.alone = os.environ.get("RANK") == "1"  # rank 0 may be the lost one
+    stopped.follows = True
     return stopped
 
 

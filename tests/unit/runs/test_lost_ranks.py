@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 
@@ -21,6 +22,10 @@ def lose(folder: str) -> None:
         with Run.start(folder, {}, seed=0, tracking="none", is_main=rank() == 0):
             sum_over_ranks(torch.ones(1))
             if rank() == 1:
+                if code := os.environ.get("LMGYM_TEST_CODE"):
+                    torch.distributed.destroy_process_group()
+                    time.sleep(2)  # as a process takes that ends with its libraries
+                    os._exit(int(code))
                 os.kill(os.getpid(), signal.SIGKILL)
             sum_over_ranks(torch.ones(1))
 
@@ -40,5 +45,12 @@ def test_a_run_that_loses_a_rank_ends_with_one_line(tmp_path: Path) -> None:
     assert (record["outcome"], record["exit_code"]) == ("failed", 1)
 
 
+def test_a_launcher_sees_the_code_of_the_rank_that_failed_first(tmp_path: Path) -> None:
+    from launching import launch, run
+
+    done = run(launch("deepspeed", tmp_path, script=Path(__file__)), LMGYM_TEST_CODE="65")
+    assert done.returncode == 65, done.stderr
+
+
 if __name__ == "__main__":
-    lose(sys.argv[1])
+    lose(sys.argv[-1])  # behind what a launcher adds
