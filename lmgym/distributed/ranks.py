@@ -18,7 +18,7 @@ import torch.distributed as dist
 from lmgym.console import VERBOSE
 from lmgym.distributed.deepspeed_config import import_deepspeed
 from lmgym.distributed.ports import free_port
-from lmgym.distributed.start_deadline import ARRIVE_SECONDS, CONNECT_SECONDS, deadline
+from lmgym.distributed.start_deadline import ARRIVE_SECONDS, CONNECT_SECONDS, agent_has_store, deadline
 from lmgym.errors import InputError, RunStopped, ServerError, too_many_files
 
 T = TypeVar("T")
@@ -62,13 +62,14 @@ def start_distributed(use_deepspeed: bool, stall_timeout: float = 0.0) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < psutil.Process().num_fds() + FREE_FILES:
         raise too_many_files()
     defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    for name, value in {**defaults, "MASTER_PORT": str(free_port())}.items():
+    port = str(free_port())
+    for name, value in {**defaults, "MASTER_PORT": port}.items():
         os.environ.setdefault(name, value)
     join = partial(_join, "nccl" if on_gpu else "gloo", use_deepspeed)
     if world_size() == 1:
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # torchrun's agent holds its port
+        if not agent_has_store():
             # it meets nobody, and the port of DeepSpeed's launcher is the same for all runs
-            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         join()
         return
     limit = stall_timeout or float("inf")

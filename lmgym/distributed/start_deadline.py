@@ -34,6 +34,11 @@ HEARD_SECONDS = 10.0
 FAILED, ARRIVALS = "failed", "arrivals"
 
 
+def agent_has_store() -> bool:
+    """True under torchrun, whose agent listens at the master's address in rank 0's place."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 @contextmanager
 def deadline(
     rank: int, ranks: int, arrive: float = ARRIVE_SECONDS, connect: float = CONNECT_SECONDS
@@ -64,7 +69,7 @@ class _Start:
         self._rank, self._ranks = rank, ranks
         self.over = threading.Event()
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        agents = agent_has_store()
         self._at = f"{host}:{port}"
         try:
             store = dist.TCPStore(
